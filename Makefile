@@ -1,0 +1,32 @@
+# One command each. `test` and `demo` set themselves up; a second run reinstalls nothing.
+PYTHON ?= python3
+BIN := .venv/bin
+
+.PHONY: setup check test demo bench clean
+
+setup: .venv/ready
+
+.venv/ready: pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+		|| { echo "pellucid needs Python 3.11 or newer: make PYTHON=/path/to/python3.11"; exit 2; }
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	@touch $@
+
+check: setup
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/pyright
+	$(BIN)/lint-imports
+
+test: setup
+	$(BIN)/pytest -n 2
+
+demo: setup
+	$(BIN)/pellucid demo
+
+bench: setup
+	$(BIN)/python benchmarks/attention.py
+
+clean:
+	rm -rf .venv .pytest_cache .ruff_cache .hypothesis .import_linter_cache

@@ -1,0 +1,34 @@
+"""pellucid: attention and the transformer from scratch, trained on images and made visible to the last number.
+
+The rooms are imported when they are first named, so that `import pellucid` costs nothing:
+
+>>> import pellucid
+>>> pellucid.ops.masks.causal(2)
+tensor([[ True, False],
+        [ True,  True]])
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from pellucid import layers as layers
+    from pellucid import models as models
+    from pellucid import ops as ops
+    from pellucid.layers import watch as watch
+
+_ROOMS = ("ops", "layers", "models", "decode", "recipes", "show")
+
+
+def __getattr__(name: str) -> Any:
+    if name in _ROOMS:
+        return import_module(f"pellucid.{name}")
+    if name == "watch":
+        return import_module("pellucid.layers").watch
+    raise AttributeError(f"module 'pellucid' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return [*globals(), *_ROOMS, "watch"]

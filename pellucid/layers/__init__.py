@@ -1,0 +1,43 @@
+"""Parameters wired to ops, and `watch`, which sees every attention of a model."""
+
+from pellucid.layers.attention import MultiHeadAttention
+from pellucid.layers.block import DecoderBlock, DecoderCache, DropPath, EncoderBlock
+from pellucid.layers.cache import KeysValues, KVCache
+from pellucid.layers.embed import (
+    ClassToken,
+    LearnedGrid,
+    LearnedPositions,
+    LearnedTokens,
+    PatchEmbed,
+    RegisterTokens,
+    SinusoidalPositions,
+    TokenEmbedding,
+)
+from pellucid.layers.feedforward import FeedForward
+from pellucid.layers.norm import LayerNorm, RMSNorm
+from pellucid.layers.record import Record
+from pellucid.layers.watch import Seen, watch
+
+__all__ = [
+    "ClassToken",
+    "DecoderBlock",
+    "DecoderCache",
+    "DropPath",
+    "EncoderBlock",
+    "FeedForward",
+    "KVCache",
+    "KeysValues",
+    "LayerNorm",
+    "LearnedGrid",
+    "LearnedPositions",
+    "LearnedTokens",
+    "MultiHeadAttention",
+    "PatchEmbed",
+    "RMSNorm",
+    "Record",
+    "RegisterTokens",
+    "Seen",
+    "SinusoidalPositions",
+    "TokenEmbedding",
+    "watch",
+]

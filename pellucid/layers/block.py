@@ -1,0 +1,159 @@
+"""Blocks: residual branches of attention and feed-forward, normalised before or after.
+
+    pre:   x ← x + branch(norm(x))        the residual stream is never normalised; a final norm is needed
+    post:  x ← norm(x + branch(x))        "Attention Is All You Need"
+
+Which one is an explicit choice: neither is the default.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from pellucid.layers.attention import MultiHeadAttention
+from pellucid.layers.cache import KeysValues, KVCache
+from pellucid.layers.feedforward import Activation, FeedForward
+from pellucid.layers.norm import NormKind, make_norm
+
+Placement = Literal["pre", "post"]
+
+
+class DropPath(nn.Module):
+    """In training, drops a sample's whole branch with probability p and scales the kept ones by 1/(1 − p)."""
+
+    def __init__(self, p: float = 0.0):
+        super().__init__()
+        if not 0.0 <= p < 1.0:
+            raise ValueError(f"drop_path is {p}; expected a probability in [0, 1)")
+        self.p = p
+
+    def forward(self, x: Float[Tensor, "b t d"]) -> Float[Tensor, "b t d"]:
+        if self.p == 0.0 or not self.training:
+            return x
+        keep = torch.rand(x.shape[0], 1, 1, device=x.device) >= self.p
+        return x * keep / (1.0 - self.p)
+
+    def extra_repr(self) -> str:
+        return f"p={self.p}"
+
+
+class _Block(nn.Module):
+    """The parts that both kinds of block have, and how a branch is added to the stream.
+
+    norm: "pre" or "post", see above. norm_kind: "layer" or "rms".
+    hidden, activation: of the feed-forward layer, 4·width and GELU unless given.
+    dropout: of each branch's output and of the hidden layer; attention_dropout: of the attention weights.
+    kv_heads, qk_norm, rotary: as in MultiHeadAttention.
+    """
+
+    def __init__(
+        self,
+        width: int,
+        heads: int = 8,
+        *,
+        norm: Placement,
+        norm_kind: NormKind = "layer",
+        hidden: int | None = None,
+        activation: Activation = "gelu",
+        bias: bool = True,
+        dropout: float = 0.0,
+        attention_dropout: float = 0.0,
+        drop_path: float = 0.0,
+        kv_heads: int | None = None,
+        qk_norm: bool = False,
+        rotary: float | None = None,
+        cross: bool = False,
+    ):
+        super().__init__()
+        if norm not in ("pre", "post"):
+            raise ValueError(f"norm is {norm!r}; expected 'pre' or 'post'")
+        self.norm: Placement = norm
+        shared = {"kv_heads": kv_heads, "bias": bias, "qk_norm": qk_norm, "dropout": attention_dropout}
+        self.attention = MultiHeadAttention(width, heads, rotary=rotary, **shared)
+        self.attention_norm = make_norm(norm_kind, width)
+        if cross:
+            self.cross_attention = MultiHeadAttention(width, heads, **shared)
+            self.cross_attention_norm = make_norm(norm_kind, width)
+        self.feed_forward = FeedForward(width, hidden, activation=activation, bias=bias, dropout=dropout)
+        self.feed_forward_norm = make_norm(norm_kind, width)
+        self.dropout = nn.Dropout(dropout)
+        self.drop_path = DropPath(drop_path)
+
+    def _add(self, x: Tensor, norm: nn.Module, branch: Callable[[Tensor], Tensor]) -> Float[Tensor, "b t d"]:
+        if self.norm == "pre":
+            return x + self.drop_path(self.dropout(branch(norm(x))))
+        return norm(x + self.drop_path(self.dropout(branch(x))))
+
+    def extra_repr(self) -> str:
+        return f"norm={self.norm!r}"
+
+
+class EncoderBlock(_Block):
+    """x ← x + Attention(x), then x ← x + FeedForward(x).
+
+    >>> block = EncoderBlock(512, heads=8, norm="pre")
+    >>> block(torch.randn(2, 10, 512)).shape
+    torch.Size([2, 10, 512])
+    """
+
+    def __init__(self, width: int, heads: int = 8, *, norm: Placement, **options: Any):
+        super().__init__(width, heads, norm=norm, **options)
+
+    def forward(
+        self,
+        x: Float[Tensor, "b t d"],
+        mask: Tensor | None = None,
+        *,
+        causal: bool = False,
+        positions: Tensor | None = None,
+        cache: KVCache | None = None,
+    ) -> Float[Tensor, "b t d"]:
+        how = {"mask": mask, "causal": causal, "positions": positions, "cache": cache}
+        x = self._add(x, self.attention_norm, lambda y: self.attention(y, **how))
+        return self._add(x, self.feed_forward_norm, self.feed_forward)
+
+
+@dataclass
+class DecoderCache:
+    """What one decoder block keeps between steps: its own tokens, and the context, which never changes."""
+
+    tokens: KVCache = field(default_factory=KVCache)
+    context: KeysValues | None = None
+
+
+class DecoderBlock(_Block):
+    """x ← x + Attention(x), seeing only the past; x ← x + CrossAttention(x, context); x ← x + FeedForward(x).
+
+    >>> block = DecoderBlock(512, heads=8, norm="post")
+    >>> block(torch.randn(2, 7, 512), torch.randn(2, 10, 512)).shape
+    torch.Size([2, 7, 512])
+    """
+
+    def __init__(self, width: int, heads: int = 8, *, norm: Placement, **options: Any):
+        super().__init__(width, heads, norm=norm, cross=True, **options)
+
+    def forward(
+        self,
+        x: Float[Tensor, "b t d"],
+        context: Float[Tensor, "b s d"],
+        mask: Tensor | None = None,
+        context_mask: Tensor | None = None,
+        *,
+        causal: bool = True,
+        positions: Tensor | None = None,
+        cache: DecoderCache | None = None,
+    ) -> Float[Tensor, "b t d"]:
+        """With a cache, x holds the tokens that follow those of the calls before, and the context is read once."""
+        read: Tensor | KeysValues = context
+        if cache is not None:
+            if cache.context is None:
+                cache.context = self.cross_attention.keys_values(context)
+            read = cache.context
+        how = {"mask": mask, "causal": causal, "positions": positions, "cache": cache and cache.tokens}
+        x = self._add(x, self.attention_norm, lambda y: self.attention(y, **how))
+        x = self._add(x, self.cross_attention_norm, lambda y: self.cross_attention(y, read, mask=context_mask))
+        return self._add(x, self.feed_forward_norm, self.feed_forward)

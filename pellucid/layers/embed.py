@@ -1,0 +1,152 @@
+"""How tokens begin: patches of an image, words of a vocabulary, learned tokens and positions."""
+
+import math
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from einops import rearrange
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from pellucid.ops.positions import interpolate, sinusoidal
+
+Stem = Literal["linear", "conv"]
+
+
+class PatchEmbed(nn.Module):
+    """An image (b c y x) cut into patches, each made a token: (b t d), row by row.
+
+    stem="linear" projects the pixels of each patch; stem="conv" halves the picture with 3×3 convolutions until one
+    pixel is left of each patch (Xiao et al. 2021), so the patch sides must be powers of two.
+
+    >>> PatchEmbed(4, 256, channels=3)(torch.randn(2, 3, 32, 48)).shape
+    torch.Size([2, 96, 256])
+    """
+
+    def __init__(self, patch: int | tuple[int, int], width: int, *, channels: int = 3, stem: Stem = "linear"):
+        super().__init__()
+        self.patch = (patch, patch) if isinstance(patch, int) else patch
+        if min(self.patch) < 1:
+            raise ValueError(f"patch is {self.patch}; expected one pixel or more")
+        self.channels, self.width, self.stem = channels, width, stem
+        if stem == "linear":
+            self.project = nn.Linear(channels * math.prod(self.patch), width)
+        elif stem == "conv":
+            self.project = _halving_stem(self.patch, channels, width)
+        else:
+            raise ValueError(f"stem is {stem!r}; expected 'linear' or 'conv'")
+
+    def grid(self, height: int, width: int) -> tuple[int, int]:
+        """Rows and columns of tokens that an image of this size becomes."""
+        for axis, size, patch in (("y", height, self.patch[0]), ("x", width, self.patch[1])):
+            if size < patch or size % patch:
+                raise ValueError(f"image axis {axis}: {size} pixels, expected a multiple of the patch's {patch}")
+        return height // self.patch[0], width // self.patch[1]
+
+    def forward(self, image: Float[Tensor, "b c y x"]) -> Float[Tensor, "b t d"]:
+        if image.ndim != 4 or image.shape[1] != self.channels:
+            raise ValueError(
+                f"image axis c (channels): got shape {list(image.shape)}, expected (b c y x) with c = {self.channels}"
+            )
+        rows, columns = self.grid(*image.shape[-2:])
+        if self.stem == "linear":
+            image = rearrange(image, "b c (y p) (x q) -> b (y x) (c p q)", y=rows, x=columns)
+            return self.project(image)
+        return rearrange(self.project(image), "b d y x -> b (y x) d")
+
+
+def _halving_stem(patch: tuple[int, int], channels: int, width: int) -> nn.Sequential:
+    if any(side & (side - 1) for side in patch):
+        raise ValueError(f"a convolution stem halves the picture; got patch {patch}, expected powers of two")
+    steps = max(side.bit_length() - 1 for side in patch)
+    down_y, down_x = (side.bit_length() - 1 for side in patch)
+    layers: list[nn.Module] = []
+    before = channels
+    for step in range(steps):
+        after = max(8, width // 2 ** (steps - step))
+        stride = (2 if step < down_y else 1, 2 if step < down_x else 1)
+        layers += [nn.Conv2d(before, after, 3, stride=stride, padding=1), nn.GELU()]
+        before = after
+    return nn.Sequential(*layers, nn.Conv2d(before, width, 1))
+
+
+class LearnedTokens(nn.Module):
+    """Learned tokens put before the others: a class token (count=1), or registers (Darcet et al. 2024).
+
+    >>> LearnedTokens(4, 256)(torch.randn(2, 64, 256)).shape
+    torch.Size([2, 68, 256])
+    """
+
+    def __init__(self, count: int, width: int):
+        super().__init__()
+        self.tokens = nn.Parameter(torch.zeros(count, width))
+
+    def forward(self, x: Float[Tensor, "b t d"]) -> Float[Tensor, "b more d"]:
+        return torch.cat([self.tokens.expand(x.shape[0], -1, -1), x], dim=1)
+
+
+class ClassToken(LearnedTokens):
+    """The one token from which a classifier reads its answer."""
+
+    def __init__(self, width: int):
+        super().__init__(1, width)
+
+
+class RegisterTokens(LearnedTokens):
+    """Scratch tokens that belong to no patch."""
+
+
+class TokenEmbedding(nn.Module):
+    """Words to vectors, times √width as in "Attention Is All You Need". `logits` reads the same table backwards."""
+
+    def __init__(self, vocabulary: int, width: int):
+        super().__init__()
+        self.scale = math.sqrt(width)
+        self.table = nn.Embedding(vocabulary, width)
+
+    def forward(self, tokens: Int[Tensor, "b t"]) -> Float[Tensor, "b t d"]:
+        return self.table(tokens) * self.scale
+
+    def logits(self, x: Float[Tensor, "b t d"]) -> Float[Tensor, "b t v"]:
+        return F.linear(x, self.table.weight)
+
+
+class SinusoidalPositions(nn.Module):
+    """The fixed sinusoids of "Attention Is All You Need", for sequences of any length."""
+
+    def __init__(self, width: int):
+        super().__init__()
+        self.width = width
+
+    def forward(self, x: Float[Tensor, "b t d"], start: int = 0) -> Float[Tensor, "b t d"]:
+        """x with the sinusoids of positions start, start + 1, … added."""
+        return x + sinusoidal(x.shape[1], self.width, start=start, device=x.device, dtype=x.dtype)
+
+
+class LearnedPositions(nn.Module):
+    """A learned vector for each position of a sequence, up to a length."""
+
+    def __init__(self, length: int, width: int):
+        super().__init__()
+        self.table = nn.Parameter(torch.zeros(length, width))
+
+    def forward(self, x: Float[Tensor, "b t d"], start: int = 0) -> Float[Tensor, "b t d"]:
+        """x with the vectors of positions start, start + 1, … added."""
+        end, length = start + x.shape[1], self.table.shape[0]
+        if end > length:
+            raise ValueError(
+                f"axis t (tokens): the sequence reaches {end}, expected at most {length} learned positions"
+            )
+        return x + self.table[start:end]
+
+
+class LearnedGrid(nn.Module):
+    """A learned vector for each place of a grid of patches; another grid gets an interpolated one."""
+
+    def __init__(self, grid: tuple[int, int], width: int):
+        super().__init__()
+        self.table = nn.Parameter(torch.zeros(*grid, width))
+
+    def forward(self, grid: tuple[int, int]) -> Float[Tensor, "t d"]:
+        return interpolate(self.table, grid).flatten(0, 1)

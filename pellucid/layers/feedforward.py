@@ -1,0 +1,41 @@
+"""The feed-forward half of a block: each token by itself, through a wider hidden layer."""
+
+from typing import Literal
+
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor, nn
+
+Activation = Literal["relu", "gelu", "swiglu"]
+
+
+class FeedForward(nn.Module):
+    """inner → activation → outer. SwiGLU (Shazeer 2020) multiplies the inner layer by a SiLU gate of its own."""
+
+    def __init__(
+        self,
+        width: int,
+        hidden: int | None = None,
+        *,
+        activation: Activation = "gelu",
+        bias: bool = True,
+        dropout: float = 0.0,
+    ):
+        super().__init__()
+        if activation not in ("relu", "gelu", "swiglu"):
+            raise ValueError(f"activation is {activation!r}; expected 'relu', 'gelu' or 'swiglu'")
+        hidden = 4 * width if hidden is None else hidden
+        self.activation = activation
+        self.inner = nn.Linear(width, hidden, bias=bias)
+        self.gate = nn.Linear(width, hidden, bias=bias) if activation == "swiglu" else None
+        self.dropout = nn.Dropout(dropout)
+        self.outer = nn.Linear(hidden, width, bias=bias)
+
+    def forward(self, x: Float[Tensor, "b t d"]) -> Float[Tensor, "b t d"]:
+        if self.gate is not None:
+            h = F.silu(self.gate(x)) * self.inner(x)
+        elif self.activation == "relu":
+            h = F.relu(self.inner(x))
+        else:
+            h = F.gelu(self.inner(x))
+        return self.outer(self.dropout(h))

@@ -1,0 +1,172 @@
+"""What was seen of one attention: O(tokens · width) numbers, from which every other one follows exactly."""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from pellucid.ops import summaries
+from pellucid.ops.checks import check_attention
+from pellucid.ops.exact import share_heads, weight_blocks
+from pellucid.ops.summaries import Selection, TopK, Transposed
+
+Part = Literal["q", "k", "v", "output"]
+PARTS: tuple[Part, ...] = ("q", "k", "v", "output")
+# The tensors as the model holds them, and how their gradient is brought into the record's shape.
+Live = dict[Part, tuple[Tensor, Callable[[Tensor], Tensor]]]
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Record:
+    """One attention as it ran: output = softmax(β·qkᵀ + mask)·v, heads split, positions already in q and k."""
+
+    name: str
+    q: Float[Tensor, "b h q d"]
+    k: Float[Tensor, "b g k d"]
+    v: Float[Tensor, "b g k e"]
+    mask: Tensor | None
+    beta: float
+    causal: bool
+    dropout: float
+    output: Float[Tensor, "b h q e"]
+    live: Live | None = None
+    versions: tuple[int, ...] = field(init=False)
+
+    def __post_init__(self) -> None:
+        check_attention(self.q, self.k, self.v, self.mask)
+        object.__setattr__(self, "versions", self._versions())
+
+    def weights(self, heads: Selection = None, queries: Selection = None) -> Float[Tensor, "b heads queries k"]:
+        """The map, or a block of it: the chosen heads and queries against every key."""
+        return summaries.weights(self.q, self.k, **self._how, heads=heads, queries=queries)
+
+    def row(self, i: int) -> Float[Tensor, "b h k"]:
+        """How query i spreads its attention over the keys."""
+        return summaries.row(self.q, self.k, i, **self._how)
+
+    def rows(self, index: Sequence[int] | Tensor) -> Float[Tensor, "b h n k"]:
+        """The rows of the chosen queries."""
+        return summaries.rows(self.q, self.k, index, **self._how)
+
+    def column_mass(self, *, impl: Transposed = "blocks") -> Float[Tensor, "b h k"]:
+        """How much attention each key receives from all queries together."""
+        return summaries.column_mass(self.q, self.k, **self._how, impl=impl)
+
+    def entropy(self) -> Float[Tensor, "b h q"]:
+        """−Σ P·ln P of each row, in nats."""
+        return summaries.entropy(self.q, self.k, **self._how)
+
+    def mean_distance(self, keys_at: Tensor, queries_at: Tensor | None = None) -> Float[Tensor, "b h q"]:
+        """How far each query looks, given the keys' (and queries') coordinates."""
+        return summaries.mean_distance(self.q, self.k, keys_at, **self._how, queries_at=queries_at)
+
+    def topk(self, n: int) -> TopK:
+        """The n keys each query attends to most, with their weights."""
+        return summaries.topk(self.q, self.k, n, **self._how)
+
+    def apply(self, x: Tensor) -> Float[Tensor, "b h q e"]:
+        """P·x: other values, mixed as these were."""
+        return summaries.apply(self.q, self.k, x, **self._how)
+
+    def apply_transposed(self, x: Tensor, *, impl: Transposed = "blocks") -> Float[Tensor, "b h k e"]:
+        """Pᵀ·x: what each key hands back when every query sends out its x."""
+        return summaries.apply_transposed(self.q, self.k, x, **self._how, impl=impl)
+
+    def gradient(self, of: Part) -> Tensor:
+        """The gradient that the last backward pass left on q, k, v or the output."""
+        if self.live is None:
+            raise ValueError(f"{self._who} keeps no gradients; use watch(model, gradients=True)")
+        if of not in self.live:
+            raise ValueError(f"{self._who} has no part {of!r}; expected one of {', '.join(self.live)}")
+        tensor, shaped = self.live[of]
+        if tensor.grad is None:
+            raise ValueError(f"{self._who} has no gradient of {of} yet; call backward() on something made from it")
+        return shaped(tensor.grad)
+
+    def weights_gradient(
+        self, heads: Selection = None, queries: Selection = None
+    ) -> Float[Tensor, "b heads queries k"]:
+        """The gradient of the map, dO·vᵀ, or a block of it: what a little more of each weight would have done."""
+        out, v = self.gradient("output"), share_heads(self.v, self.q.shape[1])
+        dtype = torch.promote_types(out.dtype, torch.float32)
+        if heads is not None:
+            out, v = out[:, heads], v[:, heads]
+        if queries is not None:
+            out = out[:, :, queries]
+        return out.to(dtype) @ v.to(dtype).mT
+
+    def check(self) -> float:
+        """Compute softmax(β·qkᵀ)·v anew, in float64, and compare: the error if it is rounding, ValueError if not.
+
+        The error is that of the worst row, relative to the root mean square of the rows.
+        """
+        for part in PARTS:
+            self._check_finite(part, getattr(self, part))
+        error, allowed = self._error(), self._rounding()
+        if error <= allowed:
+            return error
+        if self.dropout > 0:
+            reason = f"weights were dropped with probability {self.dropout}; watch the model in eval()"
+        elif self.versions != self._versions():
+            reason = "one of its tensors was changed in place after it was recorded"
+        else:
+            reason = "q, k, v, mask and β are not what made this output"
+        raise ValueError(
+            f"{self._who}: softmax(β·qkᵀ)·v misses the output by {error:.1e} in the worst row, "
+            f"expected at most {allowed:.1e}: {reason}"
+        )
+
+    def __repr__(self) -> str:
+        b, h, n_queries, _ = self.q.shape
+        return f"Record({self.name!r}, b={b}, h={h}, q={n_queries}, k={self.k.shape[2]}, beta={self.beta:.4g})"
+
+    @property
+    def _who(self) -> str:
+        return f"record {self.name!r}"
+
+    @property
+    def _how(self) -> dict:
+        return {"mask": self.mask, "beta": self.beta, "causal": self.causal}
+
+    def _versions(self) -> tuple[int, ...]:
+        tensors = (self.q, self.k, self.v, self.output)
+        return tuple(t._version for t in tensors if not t.is_inference())
+
+    def _check_finite(self, part: str, tensor: Tensor) -> None:
+        bad = ~tensor.isfinite()
+        if bad.any():
+            axes = {"q": "bhqd", "k": "bhkd", "v": "bhke", "output": "bhqe"}[part]
+            where = ", ".join(f"{axis}={i}" for axis, i in zip(axes, bad.nonzero()[0].tolist(), strict=True))
+            raise ValueError(
+                f"{self._who}: {part} holds {int(bad.sum())} numbers that are NaN or infinite, the first at {where}; "
+                "expected finite ones"
+            )
+
+    def _error(self) -> float:
+        """The worst row's distance from the truth, over the root mean square length of a row."""
+        # Hard attention jumps at near-ties, so it is compared in the precision it was computed in.
+        dtype = None if math.isinf(self.beta) or self.q.device.type == "mps" else torch.float64
+        worst, squares = 0.0, 0.0
+        v = share_heads(self.v, self.q.shape[1])
+        for rows, p in weight_blocks(self.q, self.k, self.mask, self.beta, self.causal, dtype):
+            truth = p @ v.to(p.dtype)
+            miss = (self.output[:, :, rows].to(p.dtype) - truth).norm(dim=-1)
+            worst = max(worst, miss.max().item())
+            squares += truth.square().sum().item()
+        n_rows = math.prod(self.q.shape[:3])
+        return worst / max(math.sqrt(squares / max(n_rows, 1)), 1e-30) if worst else 0.0
+
+    def _rounding(self) -> float:
+        """How much a right kernel may miss by: rounded weights and output, and scores summed in float32 or float64."""
+        summed = torch.promote_types(self.q.dtype, torch.float32)
+        unit = torch.finfo(summed).eps
+        if self.q.device.type == "cuda" and torch.get_float32_matmul_precision() != "highest":
+            unit = max(unit, 2.0**-11)  # TF32 keeps ten bits
+        longest = [x.to(summed).norm(dim=-1).amax().item() if x.numel() else 0.0 for x in (self.q, self.k)]
+        size = 1.0 if math.isinf(self.beta) else abs(self.beta) * math.prod(longest)
+        rounded = min(self.output.dtype, self.v.dtype, key=lambda d: torch.finfo(d).bits)
+        return 8 * torch.finfo(rounded).eps + 32 * unit * (1 + size)

@@ -1,0 +1,181 @@
+"""The encoder–decoder of "Attention Is All You Need" (Vaswani et al. 2017)."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from pellucid.layers import (
+    DecoderBlock,
+    DecoderCache,
+    EncoderBlock,
+    LearnedPositions,
+    SinusoidalPositions,
+    TokenEmbedding,
+)
+from pellucid.layers.block import Placement
+from pellucid.layers.feedforward import Activation
+from pellucid.layers.norm import NormKind, make_norm
+from pellucid.models.init import initialise
+
+
+@dataclass(frozen=True)
+class TransformerConfig:
+    """The paper's base model, but for the vocabularies.
+
+    target_vocabulary: the same as `vocabulary` unless given.
+    tied: one table for source, target and output; the vocabularies must then be the same.
+    final_norm: after the last block of each stack; by default with "pre" alone, as the stream needs it there.
+    max_length: how many positions are learned, for positions="learned".
+    """
+
+    vocabulary: int
+    target_vocabulary: int | None = None
+    width: int = 512
+    heads: int = 8
+    encoder_layers: int = 6
+    decoder_layers: int = 6
+    hidden: int = 2048
+    activation: Activation = "relu"
+    norm: Placement = "post"
+    norm_kind: NormKind = "layer"
+    final_norm: bool | None = None
+    positions: Literal["sinusoidal", "learned"] = "sinusoidal"
+    max_length: int = 512
+    tied: bool = True
+    bias: bool = True
+    dropout: float = 0.1
+
+    def __post_init__(self) -> None:
+        if self.positions not in ("sinusoidal", "learned"):
+            raise ValueError(f"positions is {self.positions!r}; expected 'sinusoidal' or 'learned'")
+        if self.tied and self.target_vocabulary not in (None, self.vocabulary):
+            raise ValueError(
+                f"tied=True shares one table, but the vocabularies are {self.vocabulary} and {self.target_vocabulary}; "
+                "expected the same, or tied=False"
+            )
+
+
+class Encoder(nn.Module):
+    """A stack of encoder blocks."""
+
+    def __init__(self, config: TransformerConfig):
+        super().__init__()
+        self.blocks = nn.ModuleList(EncoderBlock(**_block_options(config)) for _ in range(config.encoder_layers))
+        self.norm = _final_norm(config)
+
+    def forward(self, x: Float[Tensor, "b s d"], mask: Tensor | None = None) -> Float[Tensor, "b s d"]:
+        for block in self.blocks:
+            x = block(x, mask)
+        return self.norm(x)
+
+
+class Decoder(nn.Module):
+    """A stack of decoder blocks: causal among themselves, open to the context."""
+
+    def __init__(self, config: TransformerConfig):
+        super().__init__()
+        self.blocks = nn.ModuleList(DecoderBlock(**_block_options(config)) for _ in range(config.decoder_layers))
+        self.norm = _final_norm(config)
+
+    def forward(
+        self,
+        x: Float[Tensor, "b t d"],
+        context: Float[Tensor, "b s d"],
+        mask: Tensor | None = None,
+        context_mask: Tensor | None = None,
+        cache: list[DecoderCache] | None = None,
+    ) -> Float[Tensor, "b t d"]:
+        for i, block in enumerate(self.blocks):
+            x = block(x, context, mask, context_mask, cache=None if cache is None else cache[i])
+        return self.norm(x)
+
+
+class Transformer(nn.Module):
+    """Source tokens in, logits of each next target token out.
+
+    >>> import torch
+    >>> model = Transformer(TransformerConfig(vocabulary=12, width=64, hidden=128, encoder_layers=1, decoder_layers=1))
+    >>> source, target = torch.randint(12, (2, 10)), torch.randint(12, (2, 7))
+    >>> model(source, target).shape
+    torch.Size([2, 7, 12])
+    """
+
+    def __init__(self, config: TransformerConfig):
+        super().__init__()
+        self.config = config
+        target_vocabulary = config.target_vocabulary or config.vocabulary
+        self.source_embedding = TokenEmbedding(config.vocabulary, config.width)
+        self.target_embedding = (
+            self.source_embedding if config.tied else TokenEmbedding(target_vocabulary, config.width)
+        )
+        self.source_positions = _positions(config)
+        self.target_positions = _positions(config)
+        self.dropout = nn.Dropout(config.dropout)
+        self.encoder = Encoder(config)
+        self.decoder = Decoder(config)
+        self.output = None if config.tied else nn.Linear(config.width, target_vocabulary)
+        initialise(self)
+
+    def forward(
+        self,
+        source: Int[Tensor, "b s"],
+        target: Int[Tensor, "b t"],
+        source_mask: Tensor | None = None,
+        target_mask: Tensor | None = None,
+    ) -> Float[Tensor, "b t v"]:
+        """Teacher forcing: the logits at target position i speak of token i + 1, and see no token beyond i.
+
+        source_mask: which source tokens exist, as `ops.masks.padding(lengths)`; target_mask likewise.
+        """
+        return self.decode(target, self.encode(source, source_mask), source_mask, target_mask)
+
+    def encode(self, source: Int[Tensor, "b s"], source_mask: Tensor | None = None) -> Float[Tensor, "b s d"]:
+        """What the decoder reads."""
+        x = self.source_positions(self.source_embedding(source))
+        return self.encoder(self.dropout(x), source_mask)
+
+    def decode(
+        self,
+        target: Int[Tensor, "b t"],
+        context: Float[Tensor, "b s d"],
+        source_mask: Tensor | None = None,
+        target_mask: Tensor | None = None,
+        *,
+        cache: list[DecoderCache] | None = None,
+    ) -> Float[Tensor, "b t v"]:
+        """Logits for these target tokens; with a cache, they follow the tokens of the calls before."""
+        start = len(cache[0].tokens) if cache else 0
+        x = self.target_positions(self.target_embedding(target), start)
+        x = self.decoder(self.dropout(x), context, target_mask, source_mask, cache)
+        return self.target_embedding.logits(x) if self.output is None else self.output(x)
+
+    def cache(self) -> list[DecoderCache]:
+        """An empty cache for step-by-step decoding of one batch."""
+        return [DecoderCache() for _ in self.decoder.blocks]
+
+
+def _block_options(config: TransformerConfig) -> dict:
+    return {
+        "width": config.width,
+        "heads": config.heads,
+        "norm": config.norm,
+        "norm_kind": config.norm_kind,
+        "hidden": config.hidden,
+        "activation": config.activation,
+        "bias": config.bias,
+        "dropout": config.dropout,
+        "attention_dropout": config.dropout,
+    }
+
+
+def _final_norm(config: TransformerConfig) -> nn.Module:
+    wanted = config.norm == "pre" if config.final_norm is None else config.final_norm
+    return make_norm(config.norm_kind, config.width) if wanted else nn.Identity()
+
+
+def _positions(config: TransformerConfig) -> nn.Module:
+    if config.positions == "learned":
+        return LearnedPositions(config.max_length, config.width)
+    return SinusoidalPositions(config.width)

@@ -1,0 +1,125 @@
+"""The one seam: every model reaches attention through `attend`, and which kernel runs is decided here.
+
+Axes: b batch, h heads, q query token, k key token, d width of queries and keys, e width of values. Tokens are rows.
+"""
+
+import math
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float
+from torch import Tensor
+from torch.overrides import handle_torch_function, has_torch_function
+
+from pellucid.ops import masks
+from pellucid.ops.checks import check_attention, resolve_beta
+from pellucid.ops.exact import share_heads, weight_blocks, weight_rows
+
+Impl = Literal["auto", "reference", "fused"]
+Mask = Bool[Tensor, "..."] | Float[Tensor, "..."] | None
+
+
+def attend(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    mask: Tensor | None = None,
+    *,
+    beta: float | None = None,
+    causal: bool = False,
+    dropout: float = 0.0,
+    impl: Impl = "auto",
+) -> Float[Tensor, "b h q e"]:
+    """softmax(β·qkᵀ)·v: each query's mixture of the values whose keys it matches.
+
+    q (b h q d), k (b g k d), v (b g k e); h is a multiple of g, and e may differ from d.
+
+    mask: boolean, True = may attend, or a float bias added to β·qkᵀ; broadcasts to (b h q k).
+        A query that may attend to nothing gets zeros, and its gradients are finite.
+    beta: inverse temperature, 1/√d unless given; 0 is the plain mean, math.inf hard attention, ties shared equally.
+    causal: query i sees keys up to its own position, the queries being the last rows of the keys' sequence.
+    dropout: probability of dropping a weight; it is applied whenever it isn't zero.
+    impl: "reference" is the formula, "fused" PyTorch's kernel that never builds the map; "auto" is "fused".
+
+    >>> q, k, v = torch.randn(1, 12, 5, 64), torch.randn(1, 12, 7, 64), torch.randn(1, 12, 7, 32)
+    >>> attend(q, k, v).shape
+    torch.Size([1, 12, 5, 32])
+    """
+    if has_torch_function((q, k, v)):  # someone is watching, or q is no plain tensor: the seam is theirs to see
+        options = {"beta": beta, "causal": causal, "dropout": dropout, "impl": impl}
+        return handle_torch_function(attend, (q, k, v), q, k, v, mask, **options)
+    check_attention(q, k, v, mask)
+    if not 0.0 <= dropout < 1.0:
+        raise ValueError(f"dropout is {dropout}; expected a probability in [0, 1)")
+    beta = resolve_beta(beta, q.shape[-1])
+    if impl == "reference":
+        return _reference(q, k, v, mask, beta, causal, dropout)
+    if impl in ("auto", "fused"):
+        return _fused(q, k, v, mask, beta, causal, dropout)
+    raise ValueError(f"impl is {impl!r}; expected 'auto', 'reference' or 'fused'")
+
+
+def _reference(
+    q: Float[Tensor, "b h q d"],
+    k: Float[Tensor, "b g k d"],
+    v: Float[Tensor, "b g k e"],
+    mask: Mask,
+    beta: float,
+    causal: bool,
+    dropout: float,
+) -> Float[Tensor, "b h q e"]:
+    weights = weight_rows(q, k, mask, beta, causal, slice(None))
+    return _mix(F.dropout(weights, dropout), v)
+
+
+def _fused(
+    q: Float[Tensor, "b h q d"],
+    k: Float[Tensor, "b g k d"],
+    v: Float[Tensor, "b g k e"],
+    mask: Mask,
+    beta: float,
+    causal: bool,
+    dropout: float,
+) -> Float[Tensor, "b h q e"]:
+    if math.isinf(beta):  # no kernel knows hard attention: a few rows of the formula at a time
+        blocks = weight_blocks(q, k, mask, beta, causal)
+        return torch.cat([_mix(F.dropout(weights, dropout), v) for _, weights in blocks], dim=2)
+    if beta <= 0:  # kernels mask before they scale, and −∞ times zero or less is no mask: the sign goes into q
+        q, beta = (q * 0, 1.0) if beta == 0 else (-q, -beta)
+    if causal and (mask is not None or q.shape[2] != k.shape[2]):  # kernels take no mask beside is_causal,
+        mask = masks.combine(mask, masks.causal(q.shape[2], k.shape[2], device=q.device))  # and align it top left
+        causal = False
+
+    if mask is not None:  # kernels want two axes or more, and a bias in the dtype of q
+        mask = torch.atleast_2d(mask if mask.dtype == torch.bool else mask.to(q.dtype))
+    grouped = q.shape[1] != k.shape[1]
+    if grouped and not _kernel_shares_heads(q, mask):
+        k, v, grouped = share_heads(k, q.shape[1]), share_heads(v, q.shape[1]), False
+    width, e = _kernel_width(q, v), v.shape[-1]
+    q, k, v = (F.pad(x, (0, width - x.shape[-1])) if x.shape[-1] < width else x for x in (q, k, v))
+    out = F.scaled_dot_product_attention(
+        q, k, v, attn_mask=mask, dropout_p=dropout, is_causal=causal, scale=beta, enable_gqa=grouped
+    )
+    out = out[..., :e] if e < width else out
+    if mask is None:
+        return out
+    # Kernels disagree about a query that may attend to nothing: cuDNN gives it the mean of all values.
+    allowed = mask if mask.dtype == torch.bool else mask > -math.inf
+    return out.masked_fill(~allowed.any(-1, keepdim=True), 0.0)
+
+
+def _mix(weights: Float[Tensor, "b h n k"], v: Float[Tensor, "b g k e"]) -> Float[Tensor, "b h n e"]:
+    with torch.autocast(v.device.type, enabled=False):
+        return (weights @ share_heads(v, weights.shape[1]).to(weights.dtype)).to(v.dtype)
+
+
+def _kernel_width(q: Tensor, v: Tensor) -> int:
+    """One width for q, k and v: with two, PyTorch falls back to building the map. CUDA wants multiples of 8."""
+    width = max(q.shape[-1], v.shape[-1])
+    return width if q.device.type == "cpu" else -(-width // 8) * 8
+
+
+def _kernel_shares_heads(q: Tensor, mask: Tensor | None) -> bool:
+    """Whether a kernel takes grouped heads; elsewhere PyTorch falls back to building the map."""
+    return q.device.type == "cpu" or (q.dtype in (torch.float16, torch.bfloat16) and mask is None)

@@ -1,0 +1,69 @@
+"""What may enter attention. Every complaint names the axis, what came and what was expected.
+
+Axes: b batch, h heads, q query token, k key token, d width of queries and keys, e width of values.
+"""
+
+import math
+
+import torch
+from torch import Tensor
+
+
+def check_attention(q: Tensor, k: Tensor, v: Tensor | None = None, mask: Tensor | None = None) -> None:
+    """Raise ValueError unless q (b h q d), k (b g k d), v (b g k e) and mask fit together, with h a multiple of g."""
+    axes = {"q": (q, "b h q d"), "k": (k, "b h k d"), "v": (v, "b h k e")}
+    for name, (tensor, legend) in axes.items():
+        if tensor is not None and tensor.ndim != 4:
+            raise ValueError(f"{name} must have 4 axes ({legend}); got shape {list(tensor.shape)}")
+        if tensor is not None and not tensor.is_floating_point():
+            raise ValueError(f"{name} must hold floating-point numbers; got {tensor.dtype}")
+    (b, h, n_queries, d), (b_k, g, n_keys, d_k) = q.shape, k.shape
+    _same("b (batch)", "k", b_k, "q", b)
+    _same("d (width of queries and keys)", "k", d_k, "q", d)
+    if g == 0 or h % g:
+        raise ValueError(f"axis h (heads): {h} query heads can't be shared by {g} key heads; expected a divisor of {h}")
+    _same_kind("k", k, q)
+    if v is not None:
+        _same("b (batch)", "v", v.shape[0], "q", b)
+        _same("h (heads)", "v", v.shape[1], "k", g)
+        _same("k (key tokens)", "v", v.shape[2], "k", n_keys)
+        _same_kind("v", v, q)
+    if mask is not None:
+        check_mask(mask, (b, h, n_queries, n_keys))
+
+
+def check_mask(mask: Tensor, expected: tuple[int, int, int, int]) -> None:
+    """Raise ValueError unless the mask is boolean or a float bias and broadcasts to (b h q k)."""
+    if mask.dtype != torch.bool and not mask.is_floating_point():
+        raise ValueError(
+            f"mask must be boolean (True = may attend) or a float bias that is added to the scores; got {mask.dtype}"
+        )
+    if mask.ndim > 4:
+        raise ValueError(f"mask must have at most 4 axes (b h q k); got shape {list(mask.shape)}")
+    for axis, came, size in zip("kqhb", reversed(mask.shape), reversed(expected), strict=False):
+        if came not in (1, size):
+            raise ValueError(
+                f"mask axis {axis}: got {came}, expected {size} or 1 "
+                f"(mask {list(mask.shape)} must broadcast to (b h q k) = {list(expected)})"
+            )
+
+
+def resolve_beta(beta: float | None, width: int) -> float:
+    """The inverse temperature as a float: 1/√d unless the caller chose one."""
+    if beta is None:
+        return 1.0 / math.sqrt(width)
+    if math.isnan(beta):
+        raise ValueError("beta is NaN; expected a number, or None for 1/√d")
+    return float(beta)
+
+
+def _same(axis: str, name: str, came: int, other: str, expected: int) -> None:
+    if came != expected:
+        raise ValueError(f"axis {axis}: {name} has {came}, expected {expected} as in {other}")
+
+
+def _same_kind(name: str, tensor: Tensor, q: Tensor) -> None:
+    if tensor.device != q.device:
+        raise ValueError(f"{name} is on {tensor.device}, expected {q.device} as q")
+    if tensor.dtype != q.dtype and not torch.is_autocast_enabled(q.device.type):
+        raise ValueError(f"{name} is {tensor.dtype}, expected {q.dtype} as q")

@@ -1,0 +1,1 @@
+"""Runs that state their evidence."""

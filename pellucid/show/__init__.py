@@ -1,0 +1,1 @@
+"""Pictures for people. They know nothing of the server."""
