@@ -1,41 +1,17 @@
 """Run by test_summaries in a process of its own: error and peak memory of every summary at 8,192 tokens, as JSON."""
 
-import ctypes
 import json
-import threading
-import time
+import sys
 from pathlib import Path
 
 import torch
 
 from pellucid import ops
 
+sys.path.append(str(Path(__file__).parent.parent / "benchmarks"))
+from meter import peak_megabytes
+
 N, HEADS, WIDTH = 8192, 2, 64
-MEGABYTE = 2**20
-
-
-def resident() -> float:
-    pages = int(Path("/proc/self/statm").read_text().split()[1])
-    return pages * 4096 / MEGABYTE
-
-
-def peak_of(function):
-    """The result, and the largest growth of resident memory while it was made, sampled every millisecond."""
-    ctypes.CDLL("libc.so.6").malloc_trim(0)  # what earlier calls have freed must not hide what this one takes
-    before, highest, done = resident(), [0.0], threading.Event()
-
-    def sample():
-        while not done.is_set():
-            highest[0] = max(highest[0], resident())
-            time.sleep(0.001)
-
-    sampler = threading.Thread(target=sample)
-    sampler.start()
-    result = function()
-    highest[0] = max(highest[0], resident())
-    done.set()
-    sampler.join()
-    return result, highest[0] - before
 
 
 def truths(q, k, v, x, at):
@@ -73,8 +49,8 @@ def main():
         "apply": lambda: ops.apply(q, k, v),
         "apply_transposed": lambda: ops.apply_transposed(q, k, x),
     }
-    measured = {name: peak_of(call) for name, call in calls.items()}
-    _, whole_map = peak_of(lambda: ops.attention_weights(q, k))
+    measured = {name: peak_megabytes(call) for name, call in calls.items()}
+    _, whole_map = peak_megabytes(lambda: ops.attention_weights(q, k))
     expected = truths(q, k, v, x, at)
     report = {
         name: {"error": (result.double() - expected[name]).abs().max().item(), "megabytes": megabytes}

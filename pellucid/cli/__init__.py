@@ -3,6 +3,7 @@
 import contextlib
 import io
 import os
+import re
 import sys
 from collections.abc import Sequence
 
@@ -16,11 +17,17 @@ Every verb explains itself: pellucid VERB --help. The version: pellucid --versio
 def main(words: Sequence[str] | None = None) -> int:
     """Run one command; 0 when it worked, 2 when it could not, with the reason in one sentence."""
     words = list(sys.argv[1:] if words is None else words)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # a terminal that can't write β still gets the numbers
     if words == ["--version"]:
         print(f"pellucid {__version__}")
         return 0
     try:
         _parse(words).run()
+        sys.stdout.flush()
+    except BrokenPipeError:  # the reader has read enough, as in `pellucid shapes | head -3`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
     except (ValueError, OSError) as error:
         return _fail(_sentence(error))
     except KeyboardInterrupt:
@@ -45,17 +52,19 @@ def _parse(words: list[str]):
 
 
 def _unboxed(box: str) -> str:
-    """The text of tyro's box up to its first rule, with the verbs there are, and where help is."""
+    """The text of tyro's box (a title, rules between sections): what is wrong, which verbs there are, where help is."""
     sections: list[list[str]] = [[]]
     for line in box.splitlines():
-        text = line.strip("╭╮╰╯│ \t")
-        if set(text) <= {"─"}:
+        text = line.strip("╭╮╰╯│ ")
+        if line.startswith(("╭", "╰")) or set(text) <= {"─", "-"}:
             sections.append([])
-        elif not line.startswith(("╭", "╰")):
+        if not set(text) <= {"─", "-"}:
             sections[-1].append(text)
-    parts = [" ".join(lines).rstrip(".") for lines in sections if lines]
-    kept = [part for i, part in enumerate(parts) if i == 0 or part.startswith(("Available", "For full helptext"))]
-    return "; ".join(kept).replace("For full helptext, run", "run").replace("For full helptext, see", "run")
+        if line.startswith("╭"):
+            sections.append([])
+    _, message, *others = (" ".join(lines).rstrip(".") for lines in sections if lines)
+    others = [part for part in others if part.startswith(("Available", "For full helptext"))]
+    return "; ".join([message, *(re.sub("For full helptext, (run|see)", "run", part) for part in others)])
 
 
 def _sentence(error: Exception) -> str:
@@ -65,8 +74,5 @@ def _sentence(error: Exception) -> str:
 
 
 def _fail(sentence: str, code: int = 2) -> int:
-    try:
-        print(f"pellucid: {sentence}", file=sys.stderr)
-    except BrokenPipeError:
-        os.close(2)
+    print(f"pellucid: {sentence}", file=sys.stderr)
     return code

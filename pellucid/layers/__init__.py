@@ -16,7 +16,7 @@ from pellucid.layers.embed import (
 from pellucid.layers.feedforward import FeedForward
 from pellucid.layers.norm import LayerNorm, RMSNorm
 from pellucid.layers.record import Record
-from pellucid.layers.watch import Seen, watch
+from pellucid.layers.watcher import Seen, watch
 
 __all__ = [
     "ClassToken",

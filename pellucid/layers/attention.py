@@ -170,9 +170,10 @@ class MultiHeadAttention(nn.Module):
     def to_torch(self) -> nn.MultiheadAttention:
         """The same attention as PyTorch's module (batch_first). The weights are copied."""
         head = self.width // self.heads
+        widths = {self.q.out_features // self.heads, self.v.out_features // self.kv_heads}
         plain = {
             "kv_heads equal to heads": self.kv_heads == self.heads,
-            f"keys and values {head} wide": self.q.out_features == self.v.out_features == self.width,
+            f"keys and values {head} wide": widths == {head},
             "an output projection": isinstance(self.out, nn.Linear),
             "no rotary": self.rotary is None,
             "no qk_norm": isinstance(self.q_norm, nn.Identity),

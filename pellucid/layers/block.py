@@ -80,8 +80,8 @@ class _Block(nn.Module):
             self.cross_attention_norm = make_norm(norm_kind, width)
         self.feed_forward = FeedForward(width, hidden, activation=activation, bias=bias, dropout=dropout)
         self.feed_forward_norm = make_norm(norm_kind, width)
-        self.dropout = nn.Dropout(dropout)
-        self.drop_path = DropPath(drop_path)
+        self.dropout = nn.Dropout(dropout) if dropout else nn.Identity()
+        self.drop_path = DropPath(drop_path) if drop_path else nn.Identity()
 
     def _add(self, x: Tensor, norm: nn.Module, branch: Callable[[Tensor], Tensor]) -> Float[Tensor, "b t d"]:
         if self.norm == "pre":

@@ -28,7 +28,7 @@ class FeedForward(nn.Module):
         self.activation = activation
         self.inner = nn.Linear(width, hidden, bias=bias)
         self.gate = nn.Linear(width, hidden, bias=bias) if activation == "swiglu" else None
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = nn.Dropout(dropout) if dropout else nn.Identity()
         self.outer = nn.Linear(hidden, width, bias=bias)
 
     def forward(self, x: Float[Tensor, "b t d"]) -> Float[Tensor, "b t d"]:

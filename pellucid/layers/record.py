@@ -10,7 +10,6 @@ from jaxtyping import Float
 from torch import Tensor
 
 from pellucid.ops import summaries
-from pellucid.ops.checks import check_attention
 from pellucid.ops.exact import share_heads, weight_blocks
 from pellucid.ops.summaries import Selection, TopK, Transposed
 
@@ -37,7 +36,6 @@ class Record:
     versions: tuple[int, ...] = field(init=False)
 
     def __post_init__(self) -> None:
-        check_attention(self.q, self.k, self.v, self.mask)
         object.__setattr__(self, "versions", self._versions())
 
     def weights(self, heads: Selection = None, queries: Selection = None) -> Float[Tensor, "b heads queries k"]:

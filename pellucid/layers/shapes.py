@@ -2,10 +2,12 @@
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
 from pellucid.layers.attention import MultiHeadAttention
+from pellucid.layers.cache import KeysValues
 from pellucid.layers.record import Record
 
 
@@ -48,12 +50,22 @@ class ShapeTable:
 
 @dataclass(frozen=True)
 class Tokens:
-    """Shapes of what went into the module that attends, and of what came out."""
+    """Shapes of the tokens that a module was called with; crossing: keys are made from other tokens than queries."""
 
     query: tuple[int, ...]
     context: tuple[int, ...] | None
-    result: tuple[int, ...]
     crossing: bool
+
+    @classmethod
+    def among(cls, inputs: list[Any]) -> "Tokens | None":
+        """The tokens among a module's inputs, where they can be told."""
+        given = [x for x in inputs if isinstance(x, Tensor) and x.ndim == 3 and x.is_floating_point()]
+        if not given:
+            return None
+        context = tuple(given[1].shape) if len(given) > 1 and given[1] is not given[0] else None
+        return cls(
+            tuple(given[0].shape), context, context is not None or any(isinstance(x, KeysValues) for x in inputs)
+        )
 
 
 def describe(record: Record, module: nn.Module, tokens: Tokens | None, *, columns: bool = False) -> list[Line]:
@@ -105,8 +117,9 @@ def describe(record: Record, module: nn.Module, tokens: Tokens | None, *, column
     add("joined heads", "Z = [Z_1 … Z_h]", "Z = [Z_1; …; Z_h]", "b t hd", (b, n_q, h * e))
     if ours is not None and isinstance(ours.out, nn.Linear):
         add("W_o", "learned", "learned", "in out", tuple(ours.W_o.shape), batched=False)
-    if tokens is not None:
-        add("output", "Y = Z·W_o", "Y = W^O·Z", "b t d" if batch_first else "t b d", tokens.result)
+    out = ours.width if ours is not None else getattr(module, "embed_dim", None)  # as nn.MultiheadAttention says it
+    if isinstance(out, int):
+        add("output", "Y = Z·W_o", "Y = W^O·Z", "b t d", (b, n_q, out))
     return lines
 
 

@@ -102,9 +102,9 @@ def _fused(
         q, k, v, attn_mask=mask, dropout_p=dropout, is_causal=causal, scale=beta, enable_gqa=grouped
     )
     out = out[..., :e] if e < width else out
-    if mask is None:
+    if mask is None or out.device.type == "cpu":
         return out
-    # Kernels disagree about a query that may attend to nothing: cuDNN gives it the mean of all values.
+    # A query that may attend to nothing gets zeros from the CPU's kernel, but the mean of all values from cuDNN.
     allowed = mask if mask.dtype == torch.bool else mask > -math.inf
     return out.masked_fill(~allowed.any(-1, keepdim=True), 0.0)
 

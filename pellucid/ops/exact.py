@@ -34,7 +34,7 @@ def scores(q: Tensor, k: Tensor, *, beta: float | None = None) -> Float[Tensor, 
     if math.isinf(beta):
         raise ValueError("scores are infinite at beta=inf; attention_weights(beta=math.inf) gives the hard weights")
     with _full_precision(q):
-        return _dot(q, k) * beta
+        return _dot(q, k, beta)
 
 
 def attention_weights(
@@ -69,8 +69,9 @@ def weight_rows(
         past = torch.arange(n_keys, device=q.device) <= position
         allowed = past if allowed is None else allowed & past
     with _full_precision(q):
-        s = _dot(q[:, :, rows], k, dtype)
-        return _hard(s, allowed, bias, beta) if math.isinf(beta) else _soft(s * beta, allowed, bias)
+        if math.isinf(beta):
+            return _hard(_dot(q[:, :, rows], k, math.copysign(1.0, beta), dtype), allowed, bias)
+        return _soft(_dot(q[:, :, rows], k, beta, dtype), allowed, bias)
 
 
 def weight_blocks(
@@ -95,9 +96,9 @@ def share_heads(k: Float[Tensor, "b g k d"], heads: int) -> Float[Tensor, "b {he
     return k if k.shape[1] == heads else k.repeat_interleave(heads // k.shape[1], dim=1)
 
 
-def _dot(q: Tensor, k: Tensor, dtype: torch.dtype | None = None) -> Tensor:
+def _dot(q: Tensor, k: Tensor, beta: float, dtype: torch.dtype | None = None) -> Tensor:
     dtype = dtype or torch.promote_types(q.dtype, torch.float32)
-    return q.to(dtype) @ share_heads(k, q.shape[1]).to(dtype).mT
+    return (q.to(dtype) * beta) @ share_heads(k, q.shape[1]).to(dtype).mT
 
 
 def _soft(s: Tensor, allowed: Tensor | None, bias: Tensor | None) -> Tensor:
@@ -110,14 +111,13 @@ def _soft(s: Tensor, allowed: Tensor | None, bias: Tensor | None) -> Tensor:
     return s.softmax(-1).masked_fill(~allowed, 0.0)
 
 
-def _hard(s: Tensor, allowed: Tensor | None, bias: Tensor | None, beta: float) -> Tensor:
+def _hard(s: Tensor, allowed: Tensor | None, bias: Tensor | None) -> Tensor:
     if bias is not None:
         raise ValueError(
             "beta=inf needs a boolean mask: a finite bias has no weight beside infinite scores; got a float mask"
         )
     if s.shape[-1] == 0:
         return s
-    s = s if beta > 0 else -s
     # Equal keys may get scores that differ in the last bits, by where they fall in the matrix product.
     rounding = 8 * torch.finfo(s.dtype).eps * s.abs().amax(-1, keepdim=True)
     if allowed is not None:

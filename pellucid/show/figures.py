@@ -53,13 +53,18 @@ def attention_figure(
 
 
 def matrices_figure(
-    panels: Sequence[tuple[str, Float[Tensor, "q k"]]], *, queries: Sequence[str], keys: Sequence[str], **labels: str
+    panels: Sequence[tuple[str, Float[Tensor, "q k"]]],
+    *,
+    queries: Sequence[str],
+    keys: Sequence[str],
+    query_label: str,
+    key_label: str,
 ) -> Figure:
     """Several attention matrices of the same tokens, side by side, on one scale."""
     figure = Figure(figsize=(5.4 * len(panels), 4.9), layout="constrained")
     axes = figure.subplots(1, len(panels), squeeze=False)[0]
     for ax, (title, weights) in zip(axes, panels, strict=True):
-        matrix_panel(ax, weights, title=title, queries=queries, keys=keys, **labels)
+        matrix_panel(ax, weights, title=title, queries=queries, keys=keys, query_label=query_label, key_label=key_label)
     return figure
 
 

@@ -1,18 +1,18 @@
 """See every attention of a model while it runs, without changing what it computes.
 
 One torch function mode stands at the two seams through which attention passes, ours (`ops.attend`) and PyTorch's
-(`scaled_dot_product_attention`), and keeps q, k, v, mask, β and the output of each call. Forward hooks tell in which
-module the call was made. The kernel is the one that would have run anyway.
+(`scaled_dot_product_attention`), and keeps q, k, v, mask, β and the output of each call. Which module made the call is
+read off the call stack, so the model itself is never touched: there is nothing to put back. The kernel is the one that
+would have run anyway.
 """
 
 import inspect
 import math
-import threading
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from functools import partial
-from types import FunctionType
+from types import FrameType, FunctionType
 from typing import Any
 
 import torch
@@ -20,13 +20,14 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from pellucid.layers.cache import KeysValues
 from pellucid.layers.record import PARTS, Live, Record
 from pellucid.layers.shapes import ShapeTable, Tokens, describe
 from pellucid.ops import attend
 from pellucid.ops.checks import resolve_beta
 
-_SOFTMAX = {torch.softmax, torch.special.softmax, F.softmax, Tensor.softmax}
+_SOFTMAX = frozenset({torch.softmax, torch.special.softmax, F.softmax, Tensor.softmax})
+_PRODUCTS = frozenset({torch.bmm, torch.baddbmm})
+_SEAMS = {attend, F.scaled_dot_product_attention, F.multi_head_attention_forward} | _SOFTMAX | _PRODUCTS
 _MHA_SIGNATURE = inspect.signature(F.multi_head_attention_forward)
 
 
@@ -62,6 +63,11 @@ class Seen(Mapping[str, Record]):
         """Check every record and return the largest error."""
         return max((record.check() for record in self.values()), default=0.0)
 
+    def _add(self, record: Record, tokens: Tokens | None) -> None:
+        self._records[record.name] = record
+        if tokens is not None:
+            self._tokens[record.name] = tokens
+
     def table(self, *, columns: bool = False) -> ShapeTable:
         """Every intermediate of every attention: name, equation, axes and shape."""
         lines = []
@@ -85,51 +91,32 @@ def watch(model: nn.Module, *, gradients: bool = False) -> Iterator[Seen]:
     gradients: keep the graph, so that after backward() a record knows the gradients of q, k, v, its output and
     its weights. Without it the records are detached.
     """
-    _refuse_compiled(model)
+    names = {}
+    for name, module in model.named_modules():
+        _refuse_compiled(name, module)
+        names[id(module)] = name
     seen = Seen(model)
-    watcher = _Watcher(seen, gradients)
-    handles = []
-    try:
-        for name, module in model.named_modules():
-            handles.append(module.register_forward_pre_hook(partial(watcher.enter, name), with_kwargs=True))
-            handles.append(module.register_forward_hook(partial(watcher.leave, name), always_call=True))
-        with watcher:
-            yield seen
-    finally:
-        for handle in handles:
-            handle.remove()
+    watcher = _Watcher(seen, names, gradients)
+    with watcher:
+        yield seen
     if watcher.ran and not seen:
         raise ValueError(_why_nothing(model, seen))
 
 
 class _Watcher(TorchFunctionMode):
-    def __init__(self, seen: Seen, gradients: bool):
+    def __init__(self, seen: Seen, names: dict[int, str], gradients: bool):
         super().__init__()
         self.seen = seen
+        self.names = names
         self.gradients = gradients
         self.ran = False
-        self._thread = threading.get_ident()
-        self._inside: list[_Call] = []
         self._eager: _EagerHeads | None = None
 
-    def enter(self, name: str, module: nn.Module, args: tuple, kwargs: dict) -> None:
-        if threading.get_ident() == self._thread:
-            self.ran = True
-            self._inside.append(_Call(name, [*args, *kwargs.values()]))
-
-    def leave(self, name: str, module: nn.Module, args: tuple, output: Any) -> None:
-        if threading.get_ident() != self._thread or not self._inside or self._inside[-1].name != name:
-            return
-        call = self._inside.pop()
-        tokens = call.tokens(output)
-        for record in call.records:
-            if tokens is not None:
-                self.seen._tokens[record] = tokens
-
     def __torch_function__(self, func: Callable, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
+        self.ran = True
+        if func not in _SEAMS:  # nearly every call, so this line is what watching costs
+            return func(*args, **kwargs) if kwargs else func(*args)
         kwargs = kwargs or {}
-        if not self._inside:
-            return func(*args, **kwargs)
         if func is attend:
             return self._ours(*args, **kwargs)
         if func is F.scaled_dot_product_attention:
@@ -137,10 +124,12 @@ class _Watcher(TorchFunctionMode):
         if func is F.multi_head_attention_forward:
             return self._packed(*args, **kwargs)
         out = func(*args, **kwargs)
-        if self._eager is not None:
+        if self._eager is not None and func in _PRODUCTS:
             self._eager.follow(func, args, out, self._record)
-        elif func in _SOFTMAX and args[0].ndim > 2 and self._inside[-1].name not in self.seen.own_softmax:
-            self.seen.own_softmax.append(self._inside[-1].name)
+        elif self._eager is None and func in _SOFTMAX and out.ndim > 2:
+            owner = self._owner()
+            if owner is not None and owner[0] not in self.seen.own_softmax:
+                self.seen.own_softmax.append(owner[0])
         return out
 
     def _ours(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, **options: Any) -> Tensor:
@@ -207,14 +196,18 @@ class _Watcher(TorchFunctionMode):
         casts: bool = True,
         live: Live | None = None,
     ) -> None:
+        owner = self._owner()
+        if owner is None:  # an attention outside the watched model
+            return
+        name, tokens = owner
         if not self.gradients:
             live = None
         else:
             live = live or {part: (x, _four_axes) for part, x in zip(PARTS, (q, k, v, out), strict=True)}
             if not live["output"][0].requires_grad:
                 raise ValueError(
-                    f"watch(gradients=True): the output of {self._inside[-1].name!r} carries no gradient; run the "
-                    "model outside no_grad(), with parameters or inputs that require one"
+                    f"watch(gradients=True): the output of {name!r} carries no gradient; run the model outside "
+                    "no_grad(), with parameters or inputs that require one"
                 )
             for tensor, _ in live.values():
                 if tensor.requires_grad:
@@ -222,34 +215,31 @@ class _Watcher(TorchFunctionMode):
         if mask is not None and q.ndim != 4:
             mask = _four_axes(mask if q.ndim < 4 else mask.expand(*q.shape[:-2], *mask.shape[-2:]))
         q, k, v = (_four_axes(_as_the_kernel_sees(x) if casts else x).detach() for x in (q, k, v))
-        name, out = self._free_name(), _four_axes(out).detach()
-        self.seen._records[name] = Record(name, q, k, v, mask, beta, causal, dropout, out, live)
-        self._inside[-1].records.append(name)
+        if q.shape[0] != k.shape[0]:  # PyTorch's kernel lets one sequence stand for a whole batch
+            b = max(q.shape[0], k.shape[0])
+            q, k, v = (x.expand(b, -1, -1, -1) for x in (q, k, v))
+        name = self._free(name)
+        record = Record(name, q, k, v, mask, beta, causal, dropout, _four_axes(out).detach(), live)
+        self.seen._add(record, tokens)
 
-    def _free_name(self) -> str:
-        name, times = self._inside[-1].name, 1
-        while (free := name if times == 1 else f"{name}#{times}") in self.seen._records:
+    def _owner(self) -> tuple[str, Tokens | None] | None:
+        """The innermost module of the model on the call stack, and what it was called with."""
+        frame, name, module = sys._getframe(1), None, None
+        while frame is not None:
+            mine = _self(frame)
+            if name is None and id(mine) in self.names:
+                name, module = self.names[id(mine)], mine
+            if name is not None and mine is module and frame.f_code.co_name == "_call_impl":  # of nn.Module
+                inputs = frame.f_locals
+                return name, Tokens.among([*inputs.get("args", ()), *inputs.get("kwargs", {}).values()])
+            frame = frame.f_back
+        return None if name is None else (name, None)
+
+    def _free(self, name: str) -> str:
+        times = 1
+        while (free := name if times == 1 else f"{name}#{times}") in self.seen:
             times += 1
         return free
-
-
-@dataclass
-class _Call:
-    """A module that is running: its name, what it was given, and the records made in it."""
-
-    name: str
-    inputs: list[Any]
-    records: list[str] = field(default_factory=list)
-
-    def tokens(self, output: Any) -> Tokens | None:
-        """The shapes of the tokens that went in and came out, where they can be told."""
-        result = output[0] if isinstance(output, tuple) else output
-        given = [x for x in self.inputs if isinstance(x, Tensor) and x.ndim == 3 and x.is_floating_point()]
-        if not given or not isinstance(result, Tensor):
-            return None
-        context = tuple(given[1].shape) if len(given) > 1 and given[1] is not given[0] else None
-        crossing = context is not None or any(isinstance(x, KeysValues) for x in self.inputs)
-        return Tokens(tuple(given[0].shape), context, tuple(result.shape), crossing)
 
 
 class _EagerHeads:
@@ -261,8 +251,6 @@ class _EagerHeads:
         self.scored: tuple[Tensor, Tensor, Tensor | None] | None = None
 
     def follow(self, func: Callable, args: tuple, out: Tensor, record: Callable[..., None]) -> None:
-        if func not in (torch.bmm, torch.baddbmm):
-            return
         if self.scored is None:
             mask, q, k = (None, *args) if func is torch.bmm else args
             self.scored = q, k, mask
@@ -278,6 +266,12 @@ class _EagerHeads:
             "output": (out, split),
         }
         record(split(q) / beta, split(k).mT, split(v), mask, beta, False, self.dropout, split(out), live=live)
+
+
+def _self(frame: FrameType) -> Any:
+    """The object whose method runs in this frame. Other frames are left alone: reading their locals would copy them."""
+    code = frame.f_code
+    return frame.f_locals.get("self") if code.co_argcount and code.co_varnames[0] == "self" else None
 
 
 def _as_the_kernel_sees(x: Tensor) -> Tensor:
@@ -297,13 +291,12 @@ def _four_axes(x: Tensor) -> Tensor:
     return x[None, None] if x.ndim == 2 else x
 
 
-def _refuse_compiled(model: nn.Module) -> None:
-    for name, module in model.named_modules():
-        if type(module).__name__ == "OptimizedModule" or getattr(module, "_compiled_call_impl", None) is not None:
-            raise ValueError(
-                f"watch can't see inside a compiled module ({name or type(model).__name__!r}); "
-                "watch the model that was given to torch.compile instead: it shares the weights"
-            )
+def _refuse_compiled(name: str, module: nn.Module) -> None:
+    if type(module).__name__ == "OptimizedModule" or getattr(module, "_compiled_call_impl", None) is not None:
+        raise ValueError(
+            f"watch can't see inside a compiled module ({name or type(module).__name__!r}); "
+            "watch the model that was given to torch.compile instead: it shares the weights"
+        )
 
 
 def _why_nothing(model: nn.Module, seen: Seen) -> str:
@@ -315,6 +308,6 @@ def _why_nothing(model: nn.Module, seen: Seen) -> str:
             "fused attention) or pellucid.ops.attend"
         )
     return (
-        f"watch saw no attention in {kind}: nothing in it called pellucid.ops.attend, PyTorch's "
+        f"watch saw no attention in {kind}: while it ran, nothing in it called pellucid.ops.attend, PyTorch's "
         "scaled_dot_product_attention or nn.MultiheadAttention"
     )

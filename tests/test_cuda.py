@@ -1,0 +1,78 @@
+"""The same promises on a GPU, where other kernels run. Skipped where there is none."""
+
+import math
+
+import pytest
+import torch
+from conftest import MASK_KINDS, make_mask, qkv, truth
+from torch.testing import assert_close
+
+from pellucid import ops
+from pellucid.layers import EncoderBlock, watch
+from pellucid.ops import attend
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("kind", MASK_KINDS)
+@pytest.mark.parametrize("groups", [4, 2])
+def test_attend_is_the_formula(dtype, kind, groups):
+    q, k, v = qkv(n_q=33, n_k=47, d=20, e=12, g=groups, dtype=dtype)
+    mask, causal = make_mask(kind, n_q=33, n_k=47)
+    on = [t.cuda() for t in (q, k, v)]
+    there = None if mask is None else mask.cuda()
+    for beta in (None, 0.0, -0.7, math.inf):
+        if mask is not None and mask.dtype != torch.bool and beta == math.inf:
+            continue
+        expected, weights = truth(q, k, v, mask, beta, causal)
+        limit = 8 * torch.finfo(dtype).eps * max(1.0, v.abs().max().item())
+        for impl in ("reference", "fused"):
+            out = attend(*on, there, beta=beta, causal=causal, impl=impl)
+            assert_close(out.cpu().double(), expected, rtol=0, atol=limit)
+        mass = ops.column_mass(on[0], on[1], there, beta=beta, causal=causal)
+        assert_close(mass.cpu().double(), weights.sum(2), rtol=0, atol=2e-5)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_query_with_nothing_allowed_gets_zeros_and_finite_gradients(dtype):
+    q, k, v = (t.cuda().requires_grad_() for t in qkv(n_q=64, n_k=64, d=64, e=64, dtype=dtype))
+    mask, _ = make_mask("dead", n_q=64, n_k=64)
+    assert mask is not None
+    out = attend(q, k, v, mask.cuda())
+    out.float().square().sum().backward()
+    assert (out[0, :, 16] == 0).all()
+    assert (out[-1] == 0).all()
+    assert (out[0, :, 0] != 0).any()
+    assert all(t.grad is not None and t.grad.isfinite().all() for t in (q, k, v))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("autocast", [False, True])
+def test_watching_changes_no_bit_and_checks(dtype, autocast):
+    model = torch.nn.Sequential(*(EncoderBlock(64, 4, norm="pre") for _ in range(3))).cuda().eval()
+    x = torch.randn(2, 300, 64, device="cuda")
+    if not autocast:
+        model, x = model.to(dtype), x.to(dtype)
+    elif dtype == torch.float32:
+        pytest.skip("autocast to float32 is no autocast")
+    with torch.no_grad(), torch.autocast("cuda", dtype, enabled=autocast):
+        plain = model(x)
+        with watch(model) as seen:
+            watched = model(x)
+    assert torch.equal(plain, watched)
+    assert list(seen) == ["0.attention", "1.attention", "2.attention"]
+    seen.check()
+
+
+def test_long_sequences_never_build_the_map():
+    q, k = (torch.randn(1, 8, 32_768, 64, device="cuda", dtype=torch.bfloat16) for _ in range(2))
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    mass = ops.column_mass(q, k)
+    fused = ops.column_mass(q, k, impl="fused")
+    peak = torch.cuda.max_memory_allocated() - before
+    assert peak < 1.5 * 2**30  # one map would take 32 GiB in float32
+    assert_close(mass.sum(-1), torch.full((1, 8), 32_768.0, device="cuda"), rtol=1e-5, atol=0)
+    assert_close(fused.float(), mass, rtol=0.02, atol=0)
