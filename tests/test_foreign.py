@@ -1,5 +1,6 @@
 """Watching other people's modules: PyTorch's, timm's and Hugging Face's."""
 
+import sys
 import warnings
 
 import pytest
@@ -15,17 +16,16 @@ from pellucid.ops import masks
 @pytest.fixture(scope="module")
 def timm():
     """timm imports torchvision, whose operators a CPU build of torch may lack; nothing here calls them."""
-    library = torch.library.Library("torchvision", "FRAGMENT")
-    for schema in (
-        "nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
-        "qnms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
-    ):
-        try:
-            library.define(schema)
-        except RuntimeError:  # a torchvision that fits its torch has defined it already
-            break
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
+        try:
+            import torchvision  # noqa: F401
+        except RuntimeError:
+            for name in [name for name in sys.modules if name.partition(".")[0] == "torchvision"]:
+                del sys.modules[name]
+            library = torch.library.Library("torchvision", "FRAGMENT")
+            for name in ("nms", "qnms"):
+                library.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
         import timm
 
         yield timm

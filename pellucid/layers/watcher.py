@@ -1,16 +1,17 @@
 """See every attention of a model while it runs, without changing what it computes.
 
-One torch function mode stands at the two seams through which attention passes, ours (`ops.attend`) and PyTorch's
-(`scaled_dot_product_attention`), and keeps q, k, v, mask, β and the output of each call. Which module made the call is
-read off the call stack, so the model itself is never touched: there is nothing to put back. The kernel is the one that
-would have run anyway.
+Attention passes through two seams, ours (`ops.attend`, which shows each call to its observers) and PyTorch's
+(`scaled_dot_product_attention`, at which a torch function mode stands if the model has modules that aren't ours). From
+each call q, k, v, mask, β and the output are kept. Which module made it is read off the call stack, so the model itself
+is never touched: there is nothing to put back. The kernel is the one that would have run anyway.
 """
 
 import inspect
 import math
 import sys
+import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from types import FrameType, FunctionType
 from typing import Any
@@ -20,14 +21,15 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+from pellucid.layers.attention import MultiHeadAttention
 from pellucid.layers.record import PARTS, Live, Record
 from pellucid.layers.shapes import ShapeTable, Tokens, describe
-from pellucid.ops import attend
+from pellucid.ops.attention import observed_by
 from pellucid.ops.checks import resolve_beta
 
 _SOFTMAX = frozenset({torch.softmax, torch.special.softmax, F.softmax, Tensor.softmax})
 _PRODUCTS = frozenset({torch.bmm, torch.baddbmm})
-_SEAMS = {attend, F.scaled_dot_product_attention, F.multi_head_attention_forward} | _SOFTMAX | _PRODUCTS
+_SEAMS = {F.scaled_dot_product_attention, F.multi_head_attention_forward} | _SOFTMAX | _PRODUCTS
 _MHA_SIGNATURE = inspect.signature(F.multi_head_attention_forward)
 
 
@@ -91,24 +93,26 @@ def watch(model: nn.Module, *, gradients: bool = False) -> Iterator[Seen]:
     gradients: keep the graph, so that after backward() a record knows the gradients of q, k, v, its output and
     its weights. Without it the records are detached.
     """
-    names = {}
+    names, kinds = {}, set()
     for name, module in model.named_modules():
         _refuse_compiled(name, module)
         names[id(module)] = name
+        kinds.add(type(module))
     seen = Seen(model)
-    watcher = _Watcher(seen, names, gradients)
-    with watcher:
+    recorder = _Recorder(seen, names, gradients)
+    mode = _Theirs(recorder)
+    with observed_by(recorder.ours), nullcontext() if _all_ours(kinds) else mode:
         yield seen
-    if watcher.ran and not seen:
+    if mode.ran and not seen:
         raise ValueError(_why_nothing(model, seen))
 
 
-class _Watcher(TorchFunctionMode):
-    def __init__(self, seen: Seen, names: dict[int, str], gradients: bool):
+class _Theirs(TorchFunctionMode):
+    """Stands at PyTorch's seam. `ops.attend` passes it unseen: it has its observers."""
+
+    def __init__(self, recorder: "_Recorder"):
         super().__init__()
-        self.seen = seen
-        self.names = names
-        self.gradients = gradients
+        self.recorder = recorder
         self.ran = False
         self._eager: _EagerHeads | None = None
 
@@ -117,29 +121,18 @@ class _Watcher(TorchFunctionMode):
         if func not in _SEAMS:  # nearly every call, so this line is what watching costs
             return func(*args, **kwargs) if kwargs else func(*args)
         kwargs = kwargs or {}
-        if func is attend:
-            return self._ours(*args, **kwargs)
         if func is F.scaled_dot_product_attention:
-            return self._theirs(*args, **kwargs)
+            return self._kernel(*args, **kwargs)
         if func is F.multi_head_attention_forward:
             return self._packed(*args, **kwargs)
         out = func(*args, **kwargs)
         if self._eager is not None and func in _PRODUCTS:
-            self._eager.follow(func, args, out, self._record)
+            self._eager.follow(func, args, out, self.recorder.record)
         elif self._eager is None and func in _SOFTMAX and out.ndim > 2:
-            owner = self._owner()
-            if owner is not None and owner[0] not in self.seen.own_softmax:
-                self.seen.own_softmax.append(owner[0])
+            self.recorder.own_softmax()
         return out
 
-    def _ours(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, **options: Any) -> Tensor:
-        out = attend(q, k, v, mask, **options)
-        beta = resolve_beta(options["beta"], q.shape[-1])
-        casts = options["impl"] != "reference"
-        self._record(q, k, v, mask, beta, options["causal"], options["dropout"], out, casts=casts)
-        return out
-
-    def _theirs(
+    def _kernel(
         self,
         query: Tensor,
         key: Tensor,
@@ -158,7 +151,7 @@ class _Watcher(TorchFunctionMode):
             n_q, n_k = query.shape[-2], key.shape[-2]  # at the bottom right: the same only for a square
             mask, is_causal = torch.ones(n_q, n_k, dtype=torch.bool, device=query.device).tril(), False
         beta = resolve_beta(scale, query.shape[-1])
-        self._record(query, key, value, mask, beta, is_causal, dropout_p, out)
+        self.recorder.record(query, key, value, mask, beta, is_causal, dropout_p, out)
         return out
 
     def _packed(self, *args: Any, **kwargs: Any) -> Any:
@@ -182,7 +175,28 @@ class _Watcher(TorchFunctionMode):
         finally:
             self._eager = None
 
-    def _record(
+
+class _Recorder:
+    """Makes records of the calls that come from the watched model, in the thread that watches."""
+
+    def __init__(self, seen: Seen, names: dict[int, str], gradients: bool):
+        self.seen = seen
+        self.names = names
+        self.gradients = gradients
+        self._thread = threading.get_ident()
+
+    def ours(self, *call: Any) -> None:
+        """One call of `ops.attend`: q, k, v, mask, β, causal, dropout, output."""
+        if threading.get_ident() == self._thread:
+            self.record(*call)
+
+    def own_softmax(self) -> None:
+        """A softmax of somebody's own: its module is noted, in case nothing else is seen."""
+        owner = self._owner()
+        if owner is not None and owner[0] not in self.seen.own_softmax:
+            self.seen.own_softmax.append(owner[0])
+
+    def record(
         self,
         q: Tensor,
         k: Tensor,
@@ -192,8 +206,6 @@ class _Watcher(TorchFunctionMode):
         causal: bool,
         dropout: float,
         out: Tensor,
-        *,
-        casts: bool = True,
         live: Live | None = None,
     ) -> None:
         owner = self._owner()
@@ -214,7 +226,7 @@ class _Watcher(TorchFunctionMode):
                     tensor.retain_grad()
         if mask is not None and q.ndim != 4:
             mask = _four_axes(mask if q.ndim < 4 else mask.expand(*q.shape[:-2], *mask.shape[-2:]))
-        q, k, v = (_four_axes(_as_the_kernel_sees(x) if casts else x).detach() for x in (q, k, v))
+        q, k, v = (_four_axes(_as_the_kernel_sees(x)).detach() for x in (q, k, v))
         if q.shape[0] != k.shape[0]:  # PyTorch's kernel lets one sequence stand for a whole batch
             b = max(q.shape[0], k.shape[0])
             q, k, v = (x.expand(b, -1, -1, -1) for x in (q, k, v))
@@ -237,7 +249,7 @@ class _Watcher(TorchFunctionMode):
 
     def _free(self, name: str) -> str:
         times = 1
-        while (free := name if times == 1 else f"{name}#{times}") in self.seen:
+        while (free := name if times == 1 else f"{name}#{times}") in self.seen._records:
             times += 1
         return free
 
@@ -289,6 +301,12 @@ def _four_axes(x: Tensor) -> Tensor:
     if x.ndim == 3:
         return x[:, None]
     return x[None, None] if x.ndim == 2 else x
+
+
+def _all_ours(kinds: set[type[nn.Module]]) -> bool:
+    """Whether all attention of such a model must come through our seam: it has some, and no stranger's modules."""
+    origins = {kind.__module__.partition(".")[0] for kind in kinds}
+    return MultiHeadAttention in kinds and nn.MultiheadAttention not in kinds and origins <= {"pellucid", "torch"}
 
 
 def _refuse_compiled(name: str, module: nn.Module) -> None:

@@ -4,6 +4,9 @@ Axes: b batch, h heads, q query token, k key token, d width of queries and keys,
 """
 
 import math
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Literal
 
 import torch
@@ -46,18 +49,38 @@ def attend(
     >>> attend(q, k, v).shape
     torch.Size([1, 12, 5, 32])
     """
-    if has_torch_function((q, k, v)):  # someone is watching, or q is no plain tensor: the seam is theirs to see
+    if has_torch_function((q, k, v)):  # a mode that looks at PyTorch's calls sees this one and not its insides
         options = {"beta": beta, "causal": causal, "dropout": dropout, "impl": impl}
         return handle_torch_function(attend, (q, k, v), q, k, v, mask, **options)
     check_attention(q, k, v, mask)
     if not 0.0 <= dropout < 1.0:
         raise ValueError(f"dropout is {dropout}; expected a probability in [0, 1)")
+    if impl not in ("auto", "reference", "fused"):
+        raise ValueError(f"impl is {impl!r}; expected 'auto', 'reference' or 'fused'")
     beta = resolve_beta(beta, q.shape[-1])
-    if impl == "reference":
-        return _reference(q, k, v, mask, beta, causal, dropout)
-    if impl in ("auto", "fused"):
-        return _fused(q, k, v, mask, beta, causal, dropout)
-    raise ValueError(f"impl is {impl!r}; expected 'auto', 'reference' or 'fused'")
+    run = _reference if impl == "reference" else _fused
+    out = run(q, k, v, mask, beta, causal, dropout)
+    for observe in _observers:
+        observe(q, k, v, mask, beta, causal, dropout, out)
+    return out
+
+
+Observer = Callable[[Tensor, Tensor, Tensor, Tensor | None, float, bool, float, Tensor], None]
+_observers: tuple[Observer, ...] = ()
+_observers_lock = threading.Lock()
+
+
+@contextmanager
+def observed_by(observe: Observer) -> Iterator[None]:
+    """While the block runs, every call of attend, in any thread, is shown to `observe`: what came in and went out."""
+    global _observers
+    with _observers_lock:
+        _observers = (*_observers, observe)
+    try:
+        yield
+    finally:
+        with _observers_lock:
+            _observers = tuple(other for other in _observers if other is not observe)
 
 
 def _reference(
@@ -82,6 +105,8 @@ def _fused(
     causal: bool,
     dropout: float,
 ) -> Float[Tensor, "b h q e"]:
+    if mask is None and 0.0 < beta < math.inf and q.shape == k.shape == v.shape:  # nearly every call
+        return F.scaled_dot_product_attention(q, k, v, None, dropout, causal, scale=beta)
     if math.isinf(beta):  # no kernel knows hard attention: a few rows of the formula at a time
         blocks = weight_blocks(q, k, mask, beta, causal)
         return torch.cat([_mix(F.dropout(weights, dropout), v) for _, weights in blocks], dim=2)
@@ -90,28 +115,36 @@ def _fused(
     if causal and (mask is not None or q.shape[2] != k.shape[2]):  # kernels take no mask beside is_causal,
         mask = masks.combine(mask, masks.causal(q.shape[2], k.shape[2], device=q.device))  # and align it top left
         causal = False
-
-    if mask is not None:  # kernels want two axes or more, and a bias in the dtype of q
-        mask = torch.atleast_2d(mask if mask.dtype == torch.bool else mask.to(q.dtype))
+    alive = None
+    if mask is not None:
+        mask, alive = _kernel_mask(mask, q)
     grouped = q.shape[1] != k.shape[1]
     if grouped and not _kernel_shares_heads(q, mask):
         k, v, grouped = share_heads(k, q.shape[1]), share_heads(v, q.shape[1]), False
     width, e = _kernel_width(q, v), v.shape[-1]
     q, k, v = (F.pad(x, (0, width - x.shape[-1])) if x.shape[-1] < width else x for x in (q, k, v))
-    out = F.scaled_dot_product_attention(
-        q, k, v, attn_mask=mask, dropout_p=dropout, is_causal=causal, scale=beta, enable_gqa=grouped
-    )
+    out = F.scaled_dot_product_attention(q, k, v, mask, dropout, causal, scale=beta, enable_gqa=grouped)
     out = out[..., :e] if e < width else out
-    if mask is None or out.device.type == "cpu":
-        return out
-    # A query that may attend to nothing gets zeros from the CPU's kernel, but the mean of all values from cuDNN.
-    allowed = mask if mask.dtype == torch.bool else mask > -math.inf
-    return out.masked_fill(~allowed.any(-1, keepdim=True), 0.0)
+    return out if alive is None else torch.where(alive, out, 0.0)
 
 
 def _mix(weights: Float[Tensor, "b h n k"], v: Float[Tensor, "b g k e"]) -> Float[Tensor, "b h n e"]:
     with torch.autocast(v.device.type, enabled=False):
         return (weights @ share_heads(v, weights.shape[1]).to(weights.dtype)).to(v.dtype)
+
+
+def _kernel_mask(mask: Tensor, q: Tensor) -> tuple[Tensor, Tensor | None]:
+    """The mask as kernels want it: two axes or more, a bias in the dtype of q; and which queries see anything at all.
+
+    The CPU's kernel gives zeros to a query that may attend to nothing. cuDNN gives it the mean of all values, and NaN
+    to its gradients: there such a query is let see everything, and its output is thrown away.
+    """
+    mask = torch.atleast_2d(mask if mask.dtype == torch.bool else mask.to(q.dtype))
+    if q.device.type == "cpu":
+        return mask, None
+    boolean = mask.dtype == torch.bool
+    alive = (mask if boolean else mask > -math.inf).any(-1, keepdim=True)
+    return (mask | ~alive if boolean else mask.masked_fill(~alive, 0.0)), alive
 
 
 def _kernel_width(q: Tensor, v: Tensor) -> int:
