@@ -102,7 +102,7 @@ def summaries() -> list[str]:
                 continue
             call()
             time = sorted(seconds(call) for _ in range(5))[2]
-            megabytes = peak_megabytes(call)[1]
+            megabytes = peak_megabytes(call, DEVICE)[1]
             lines.append(f"| {n:,} | {b} | {name} | {time * 1e3:.2f} ms | {megabytes:,.0f} MB |")
     return lines
 

@@ -41,9 +41,9 @@ def duel(ours: Callable[[], Any], theirs: Callable[[], Any], *, budget: float = 
     return statistics.median(a), statistics.median(b), statistics.median(x / y for x, y in pairs)
 
 
-def peak_megabytes(function: Callable[[], Any]) -> tuple[Any, float]:
-    """The result, and how far memory grew at most while it was made."""
-    if torch.cuda.is_available():
+def peak_megabytes(function: Callable[[], Any], device: str = "cpu") -> tuple[Any, float]:
+    """The result, and how far the device's memory grew at most while it was made."""
+    if device == "cuda":
         torch.cuda.synchronize()
         torch.cuda.reset_peak_memory_stats()
         before = torch.cuda.memory_allocated()

@@ -1,10 +1,15 @@
 """What the tests share: seeds, and the slow truth they compare with."""
 
 import math
+import os
 
 import pytest
 import torch
 from torch import Tensor
+
+if "PYTEST_XDIST_WORKER" in os.environ:  # workers share the cores: one thread each, and for the processes they start
+    os.environ["OMP_NUM_THREADS"] = "1"
+    torch.set_num_threads(1)
 
 
 @pytest.fixture(autouse=True)

@@ -11,7 +11,8 @@ from pellucid import ops
 from pellucid.layers import EncoderBlock, watch
 from pellucid.ops import attend
 
-pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+if not torch.cuda.is_available():
+    pytest.skip("needs a CUDA device", allow_module_level=True)
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 

@@ -32,8 +32,8 @@ def demo(asked: Demo) -> None:
         [("mean of the 8 heads", weights.mean(0)), (f"sharpest head ({sharpest})", weights[sharpest])],
         queries=[str(d) for d in answer[0].tolist()],
         keys=[str(d) for d in source[0].tolist()],
-        query_label="digit it says, first to last (top to bottom)",
-        key_label="digit it reads",
+        query_label="digit it says, from the top",
+        key_label="digit it reads, from the left",
     )
     path = asked.out / "reverse.png"
     save(figure, path)

@@ -18,6 +18,7 @@ class KVCache:
 
     Room is doubled when it runs out, so that n steps copy O(n) tokens and not O(n²).
 
+    >>> import torch
     >>> cache = KVCache()
     >>> k, v = cache.append(torch.randn(1, 8, 3, 64), torch.randn(1, 8, 3, 64))
     >>> k, v = cache.append(torch.randn(1, 8, 1, 64), torch.randn(1, 8, 1, 64))

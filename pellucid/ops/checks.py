@@ -11,7 +11,9 @@ from torch import Tensor
 
 def check_attention(q: Tensor, k: Tensor, v: Tensor | None = None, mask: Tensor | None = None) -> None:
     """Raise ValueError unless q (b h q d), k (b g k d), v (b g k e) and mask fit together, with h a multiple of g."""
-    if mask is None and v is not None and _alike(q, k, v):
+    if v is not None and _alike(q, k, v):
+        if mask is not None:
+            check_mask(mask, (q.shape[0], q.shape[1], q.shape[2], k.shape[2]))
         return
     axes = {"q": (q, "b h q d"), "k": (k, "b h k d"), "v": (v, "b h k e")}
     for name, (tensor, legend) in axes.items():

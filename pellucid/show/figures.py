@@ -1,12 +1,13 @@
 """Attention as a picture: numbers in the cells, an absolute scale, colours that everyone can tell apart."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
 from jaxtyping import Bool, Float
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.image import AxesImage
 from matplotlib.patches import Rectangle
 from torch import Tensor
 
@@ -45,7 +46,8 @@ def attention_figure(
     panels = 1 if mask is None else 3
     figure = Figure(figsize=(5.2 * panels, 4.9), layout="constrained")
     axes = figure.subplots(1, panels, squeeze=False)[0]
-    matrix_panel(axes[0], weights, title=title, columns=columns)
+    image = matrix_panel(axes[0], weights, title=title, columns=columns)
+    _scale(figure, image, [axes[0]], weights.shape[1])
     if mask is not None:
         mask_panel(axes[1], mask, title="mask: may attend", columns=columns)
         mask_panel(axes[2], mask, title="the same, added to the scores", additive=-1e4, columns=columns)
@@ -61,10 +63,13 @@ def matrices_figure(
     key_label: str,
 ) -> Figure:
     """Several attention matrices of the same tokens, side by side, on one scale."""
-    figure = Figure(figsize=(5.4 * len(panels), 4.9), layout="constrained")
+    figure = Figure(figsize=(4.7 * len(panels) + 0.8, 4.6), layout="constrained")
     axes = figure.subplots(1, len(panels), squeeze=False)[0]
-    for ax, (title, weights) in zip(axes, panels, strict=True):
-        matrix_panel(ax, weights, title=title, queries=queries, keys=keys, query_label=query_label, key_label=key_label)
+    images = [
+        matrix_panel(ax, w, title=title, queries=queries, keys=keys, query_label=query_label, key_label=key_label)
+        for ax, (title, w) in zip(axes, panels, strict=True)
+    ]
+    _scale(figure, images[0], list(axes), len(keys))
     return figure
 
 
@@ -78,13 +83,17 @@ def matrix_panel(
     query_label: str = "query token",
     key_label: str = "key token",
     columns: bool = False,
-) -> None:
-    """An attention matrix from 0 to 1, with 1/N, where every key is alike, marked on the scale."""
+) -> AxesImage:
+    """An attention matrix, coloured from 0 to 1."""
     values = weights.detach().float().cpu().numpy()
     image = _cells(ax, values.T if columns else values, lambda x: f"{x:.2f}", 0.0, 1.0)
     _axes(ax, title, values.shape, queries, keys, query_label, key_label, columns)
-    bar = ax.figure.colorbar(image, ax=ax, shrink=0.82, label="attention weight")
-    n_keys = values.shape[1]
+    return image
+
+
+def _scale(figure: Figure, image: AxesImage, axes: list[Axes], n_keys: int) -> None:
+    """The colour scale, with 1/N marked: what each of N keys gets when all are alike."""
+    bar = figure.colorbar(image, ax=axes, shrink=0.82, label="attention weight")
     bar.set_ticks([0, 0.25, 0.5, 0.75, 1.0])
     bar.ax.axhline(1 / n_keys, color="#d1495b", linewidth=2)
     bar.ax.text(-0.25, 1 / n_keys, f"1/{n_keys}", color="#d1495b", ha="right", va="center", fontsize=8)
@@ -110,7 +119,7 @@ def mask_panel(
     _axes(ax, title, tuple(mask.shape), None, None, "query token", "key token", columns)
 
 
-def _cells(ax: Axes, values: np.ndarray, written, low: float, high: float):
+def _cells(ax: Axes, values: np.ndarray, written: Callable[[float], str], low: float, high: float) -> AxesImage:
     image = ax.imshow(values, cmap=COLOURS, vmin=low, vmax=high, aspect="equal")
     rows, columns = values.shape
     if max(rows, columns) <= MOST_NUMBERS:
