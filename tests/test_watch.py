@@ -131,7 +131,8 @@ def test_rollout_from_what_was_seen():
     product = torch.eye(5, dtype=torch.float64)
     for record in seen.values():
         product = (0.5 * torch.eye(5) + 0.5 * record.weights().mean(1)) @ product
-    assert_close(ops.rollout(list(seen.values()), 2), product[:, 2], rtol=0, atol=1e-14)
+    assert_close(ops.rollout(seen, 2), product[:, 2], rtol=0, atol=1e-14)
+    assert_close(ops.rollout(seen.values(), 2), product[:, 2], rtol=0, atol=1e-14)
 
 
 def test_gradients_when_asked_for():

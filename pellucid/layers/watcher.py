@@ -226,17 +226,19 @@ class _Recorder:
                     tensor.retain_grad()
         if mask is not None and q.ndim != 4:
             mask = _four_axes(mask if q.ndim < 4 else mask.expand(*q.shape[:-2], *mask.shape[-2:]))
-        q, k, v = (_four_axes(_as_the_kernel_sees(x)).detach() for x in (q, k, v))
+        if torch.is_autocast_enabled(out.device.type):
+            q, k, v = (_as_autocast_sees(x) for x in (q, k, v))
+        q, k, v, out = (_four_axes(x).detach() for x in (q, k, v, out))
         if q.shape[0] != k.shape[0]:  # PyTorch's kernel lets one sequence stand for a whole batch
             b = max(q.shape[0], k.shape[0])
             q, k, v = (x.expand(b, -1, -1, -1) for x in (q, k, v))
         name = self._free(name)
-        record = Record(name, q, k, v, mask, beta, causal, dropout, _four_axes(out).detach(), live)
+        record = Record(name, q, k, v, mask, beta, causal, dropout, out, live)
         self.seen._add(record, tokens)
 
     def _owner(self) -> tuple[str, Tokens | None] | None:
         """The innermost module of the model on the call stack, and what it was called with."""
-        frame, name, module = sys._getframe(1), None, None
+        frame, name, module = sys._getframe(3), None, None  # the nearest three are this file's own
         while frame is not None:
             mine = _self(frame)
             if name is None and id(mine) in self.names:
@@ -286,12 +288,9 @@ def _self(frame: FrameType) -> Any:
     return frame.f_locals.get("self") if code.co_argcount and code.co_varnames[0] == "self" else None
 
 
-def _as_the_kernel_sees(x: Tensor) -> Tensor:
+def _as_autocast_sees(x: Tensor) -> Tensor:
     """Under autocast the kernel rounds its inputs; so must the record, or it would not reproduce the output."""
-    kind = x.device.type
-    if torch.is_autocast_enabled(kind) and x.dtype != torch.float64:
-        return x.to(torch.get_autocast_dtype(kind))
-    return x
+    return x if x.dtype == torch.float64 else x.to(torch.get_autocast_dtype(x.device.type))
 
 
 def _four_axes(x: Tensor) -> Tensor:

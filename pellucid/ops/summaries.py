@@ -8,7 +8,7 @@ Attention is linear in its values, so P·x is a forward call with v = x, and P�
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Literal, NamedTuple, Protocol
 
 import torch
@@ -196,18 +196,23 @@ def apply_transposed(
 
 
 def rollout(
-    records: Sequence[SelfAttention], start: int | Tensor, *, residual: float = 0.5, impl: Transposed = "blocks"
+    records: Iterable[SelfAttention] | Mapping[str, SelfAttention],
+    start: int | Tensor,
+    *,
+    residual: float = 0.5,
+    impl: Transposed = "blocks",
 ) -> Float[Tensor, "b t"]:
     """Attention rollout (Abnar and Zuidema 2020): from where in the input the token `start` has drawn.
 
-    records: the self-attentions from the first layer to the last, each with q, k, mask, beta and causal.
+    records: the self-attentions from the first layer to the last, each with q, k, mask, beta and causal; or what
+        `watch` has seen of an encoder, whole.
     start: a token, or weights over the tokens (b t) of the last layer.
     residual: the share of each layer that passes by the attention; the rest goes through the mean of its heads.
 
     One vector walks back through the layers, r ← residual·r + (1 − residual)·mean_h(P_hᵀ·r), so that neither a
     map nor a product of maps is ever built.
     """
-    records = list(records)
+    records = list(records.values() if isinstance(records, Mapping) else records)
     if not records:
         raise ValueError("rollout needs at least one record; got none")
     if not 0.0 <= residual <= 1.0:
