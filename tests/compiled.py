@@ -6,7 +6,7 @@ import sys
 import torch
 from conftest import MASK_KINDS, make_mask, qkv
 
-from pellucid.layers import DecoderBlock, EncoderBlock, MultiHeadAttention
+from pellucid.layers import DecoderBlock, EncoderBlock, MultiHeadAttention, watch
 from pellucid.models import Transformer, TransformerConfig
 from pellucid.ops import attend, masks
 
@@ -82,6 +82,19 @@ def case_training():
     for name, parameter in model.named_parameters():
         if name in expected:
             torch.testing.assert_close(parameter.grad, expected[name], rtol=1e-4, atol=1e-5)
+
+
+def case_watched():
+    """Watching one model neither breaks nor recompiles another that is compiled."""
+    model, other, x = MultiHeadAttention(32, 4), MultiHeadAttention(32, 4), tokens()
+    fast = compiled(model, "aot_eager")
+    before = fast(x)
+    graphs = torch._dynamo.utils.counters["stats"]["unique_graphs"]
+    with watch(other) as seen:
+        other(x)
+        torch.testing.assert_close(fast(x), before, rtol=0, atol=0)
+    assert list(seen) == [""]
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == graphs == 1
 
 
 if __name__ == "__main__":

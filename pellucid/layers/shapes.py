@@ -107,7 +107,7 @@ def describe(record: Record, module: nn.Module, tokens: Tokens | None, *, column
     add("scores", f"S_h = β·Q_h·K_hᵀ, β = {beta}", f"S_h = β·K_hᵀ·Q_h, β = {beta}", "b h q k", (b, h, n_q, n_k))
     if record.causal:
         add("mask", "M: k ≤ q", "M: k ≤ q", "q k", (n_q, n_k), batched=False)
-    elif record.mask is not None:
+    if record.mask is not None:
         legend = " ".join("bhqk"[4 - record.mask.ndim :])
         add("mask", "M", "M", legend, tuple(record.mask.shape), batched=False)
     masked = record.causal or record.mask is not None

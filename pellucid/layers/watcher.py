@@ -325,6 +325,6 @@ def _why_nothing(model: nn.Module, seen: Seen) -> str:
             "fused attention) or pellucid.ops.attend"
         )
     return (
-        f"watch saw no attention in {kind}: while it ran, nothing in it called pellucid.ops.attend, PyTorch's "
+        f"watch saw no attention in {kind}: inside the block nothing in it called pellucid.ops.attend, PyTorch's "
         "scaled_dot_product_attention or nn.MultiheadAttention"
     )

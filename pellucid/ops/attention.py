@@ -60,8 +60,9 @@ def attend(
     beta = resolve_beta(beta, q.shape[-1])
     run = _reference if impl == "reference" else _fused
     out = run(q, k, v, mask, beta, causal, dropout)
-    for observe in _observers:
-        observe(q, k, v, mask, beta, causal, dropout, out)
+    if not torch.compiler.is_compiling():  # so that somebody else's watching never touches a compiled graph
+        for observe in _observers:
+            observe(q, k, v, mask, beta, causal, dropout, out)
     return out
 
 
