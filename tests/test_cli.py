@@ -106,6 +106,9 @@ WRONG = {
     ("shapes", "--head", "12"): "--head is 12; expected 0…11",
     ("shapes", "--figure", "picture.gif"): "a picture is .png, .svg, .pdf; got 'picture.gif'",
     ("shapes", "--figure", "nowhere/picture.png"): "the folder 'nowhere' doesn't exist; make it first",
+    ("shapes", "--key-width", "-3"): "key_width is -3; expected one or more",
+    ("shapes", "--tokens", "2000", "--figure", "a.png"): "a figure shows at most 1024 tokens; got --tokens 2000",
+    ("shapes", "--width", "1000000000", "--heads", "1"): "not enough memory for this; ask for less",
     ("demo", "--steps", "0"): "--steps is 0; expected one or more",
 }
 

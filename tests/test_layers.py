@@ -265,6 +265,7 @@ def test_positions_are_added_from_where_the_cache_ends():
 
 WRONG = {
     "width 30 can't be split into 4 heads; expected a multiple of 4": lambda: MultiHeadAttention(30, 4),
+    "heads is 0; expected one or more": lambda: MultiHeadAttention(32, 0),
     "kv_heads is 3; expected a divisor of heads = 4": lambda: MultiHeadAttention(32, 4, kv_heads=3),
     "expected an even one": lambda: MultiHeadAttention(12, 4, rotary=10_000.0),
     "without an output projection": lambda: MultiHeadAttention(32, 4, value_width=3, out=False),

@@ -207,6 +207,20 @@ def test_check_knows_each_precision(dtype):
     assert seen[""].check() < limit
 
 
+@pytest.mark.parametrize("value", [-1e4, torch.finfo(torch.float32).min])
+def test_check_knows_what_a_finite_bias_does_to_a_row_with_nothing_allowed(value):
+    attention = MultiHeadAttention(64, 4)
+    mask = masks.causal(9)
+    mask[3] = False
+    with torch.no_grad(), watch(attention) as seen:
+        attention(torch.randn(2, 9, 64), mask=masks.additive(mask, value))
+    seen.check()
+    wrong = copy.copy(seen[""])
+    object.__setattr__(wrong, "mask", masks.additive(masks.causal(9), value))
+    with pytest.raises(ValueError, match="misses the output"):
+        wrong.check()
+
+
 def test_a_module_that_attends_twice_has_two_records():
     class Twice(nn.Module):
         def __init__(self):

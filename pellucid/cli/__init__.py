@@ -30,6 +30,10 @@ def main(words: Sequence[str] | None = None) -> int:
         return 1
     except (ValueError, OSError) as error:
         return _fail(_sentence(error))
+    except RuntimeError as error:
+        if "allocate memory" not in str(error):
+            raise
+        return _fail("there is not enough memory for this; ask for less")
     except KeyboardInterrupt:
         return _fail("interrupted before the end", code=130)
     return 0

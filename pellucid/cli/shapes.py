@@ -7,6 +7,8 @@ from pellucid.layers import MultiHeadAttention, watch
 from pellucid.ops import masks
 from pellucid.show.figures import attention_figure, check_path, save
 
+MOST_TOKENS = 1024  # a cell of the matrix would be smaller than a pixel
+
 
 def shapes(asked: Shapes) -> None:
     """Print the table and, if asked for, draw the figure."""
@@ -17,6 +19,8 @@ def shapes(asked: Shapes) -> None:
         raise ValueError(f"--head is {asked.head}; expected 0…{asked.heads - 1}")
     if asked.figure is not None:
         check_path(asked.figure)
+        if asked.tokens > MOST_TOKENS:
+            raise ValueError(f"a figure shows at most {MOST_TOKENS} tokens; got --tokens {asked.tokens}")
     torch.manual_seed(asked.seed)
     attention = MultiHeadAttention(
         asked.width, asked.heads, key_width=asked.key_width, value_width=asked.value_width

@@ -52,8 +52,18 @@ class MultiHeadAttention(nn.Module):
         dropout: float = 0.0,
     ):
         super().__init__()
+        sizes = {
+            "width": width,
+            "heads": heads,
+            "kv_heads": kv_heads,
+            "key_width": key_width,
+            "value_width": value_width,
+        }
+        for name, size in sizes.items():
+            if size is not None and size < 1:
+                raise ValueError(f"{name} is {size}; expected one or more")
         kv_heads = heads if kv_heads is None else kv_heads
-        if heads < 1 or kv_heads < 1 or heads % kv_heads:
+        if heads % kv_heads:
             raise ValueError(f"kv_heads is {kv_heads}; expected a divisor of heads = {heads}")
         if key_width is None:
             if width % heads:

@@ -166,5 +166,9 @@ class Record:
             unit = max(unit, 2.0**-11)  # TF32 keeps ten bits
         longest = [x.to(summed).norm(dim=-1).amax().item() if x.numel() else 0.0 for x in (self.q, self.k)]
         size = 1.0 if math.isinf(self.beta) else abs(self.beta) * math.prod(longest)
+        if self.mask is not None and self.mask.dtype != torch.bool:
+            # A bias of −10⁴ costs the scores beside it four digits; what lies far below leaves no trace of them.
+            felt = self.mask[self.mask > -1e5]
+            size += felt.abs().amax().item() if felt.numel() else 0.0
         rounded = min(self.output.dtype, self.v.dtype, key=lambda d: torch.finfo(d).bits)
         return 8 * torch.finfo(rounded).eps + 32 * unit * (1 + size)

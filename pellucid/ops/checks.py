@@ -13,7 +13,7 @@ def check_attention(q: Tensor, k: Tensor, v: Tensor | None = None, mask: Tensor 
     """Raise ValueError unless q (b h q d), k (b g k d), v (b g k e) and mask fit together, with h a multiple of g."""
     if v is not None and _alike(q, k, v):
         if mask is not None:
-            check_mask(mask, (q.shape[0], q.shape[1], q.shape[2], k.shape[2]))
+            check_mask(mask, (q.shape[0], q.shape[1], q.shape[2], k.shape[2]), q.device)
         return
     axes = {"q": (q, "b h q d"), "k": (k, "b h k d"), "v": (v, "b h k e")}
     for name, (tensor, legend) in axes.items():
@@ -33,11 +33,13 @@ def check_attention(q: Tensor, k: Tensor, v: Tensor | None = None, mask: Tensor 
         _same("k (key tokens)", "v", v.shape[2], "k", n_keys)
         _same_kind("v", v, q)
     if mask is not None:
-        check_mask(mask, (b, h, n_queries, n_keys))
+        check_mask(mask, (b, h, n_queries, n_keys), q.device)
 
 
-def check_mask(mask: Tensor, expected: tuple[int, int, int, int]) -> None:
-    """Raise ValueError unless the mask is boolean or a float bias and broadcasts to (b h q k)."""
+def check_mask(mask: Tensor, expected: tuple[int, int, int, int], device: torch.device) -> None:
+    """Raise ValueError unless the mask is boolean or a float bias, broadcasts to (b h q k) and is where q is."""
+    if mask.device != device:
+        raise ValueError(f"mask is on {mask.device}, expected {device} as q")
     if mask.dtype != torch.bool and not mask.is_floating_point():
         raise ValueError(
             f"mask must be boolean (True = may attend) or a float bias that is added to the scores; got {mask.dtype}"
