@@ -217,6 +217,12 @@ def test_transformer(norm, dtype):
     assert_same(got, expected)
     if dtype == torch.float64:
         assert_same_gradients(got, expected, [source, target], pairs)
+    with watch(theirs) as there, watch(model) as here:
+        theirs(source, target, tgt_mask=~masks.causal(6), memory_key_padding_mask=hidden, src_key_padding_mask=hidden)
+        decoder(target, encoder(source, exists), None, exists)
+    assert len(there) == len(here) == 6
+    for a, b in zip(here.values(), there.values(), strict=True):
+        assert_same(a.weights(), b.weights())
     # The whole model is these two stacks between its embeddings and its logits.
     tokens, words = torch.randint(11, (3, 9)), torch.randint(11, (3, 6))
     context = encoder(model.source_positions(model.source_embedding(tokens)), exists)

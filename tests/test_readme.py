@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from pellucid.cli import main
+
 README = (Path(__file__).parent.parent / "README.md").read_text()
 BLOCKS = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)
 
@@ -33,6 +35,16 @@ def test_shapes_in_the_comments_are_true(capsys):
 def test_the_first_code_comes_before_line_30():
     assert README[: README.index("```")].count("\n") < 30
     assert README[: README.index("```python")].count("\n") < 30
+
+
+def test_what_the_command_prints_is_what_it_prints(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    command, *printed = re.search(r"```console\n\$ pellucid (.*?)```", README, flags=re.DOTALL)[1].splitlines()
+    assert main(command.split()) == 0
+    really = capsys.readouterr().out.splitlines()
+    assert len(printed) > 5
+    for line in printed:
+        assert line == "…" or line in really, line
 
 
 def test_what_is_linked_is_there():
