@@ -155,6 +155,20 @@ def test_half_precision_rounds_the_result_and_not_the_softmax(impl, dtype):
     assert attention_weights(q, k).dtype == torch.float32
 
 
+@pytest.mark.parametrize("kind", ["none", "padding", "alibi"])
+def test_autocast_rounds_what_enters_in_both_implementations(kind):
+    q, k, v = qkv(n_q=7, d=16, e=16, dtype=torch.float32)
+    mask, causal = make_mask(kind, n_q=7)
+    with torch.autocast("cpu", torch.bfloat16):
+        outs = [attend(q, k, v, mask, causal=causal, impl=impl) for impl in IMPLS]
+    expected, _ = truth(q.bfloat16(), k.bfloat16(), v.bfloat16(), mask, None, causal)
+    for out in outs:
+        assert out.dtype == torch.bfloat16
+        assert_close(out.double(), expected, rtol=0, atol=2e-2)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert attend(q.double(), k.double(), v.double()).dtype == torch.float64
+
+
 WRONG = {
     "q must have 4 axes": lambda q, k, v: attend(q[0], k, v),
     r"axis d \(width of queries and keys\): k has 5, expected 8": lambda q, k, v: attend(q, k[..., :5], v),

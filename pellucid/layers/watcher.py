@@ -24,7 +24,7 @@ from torch.overrides import TorchFunctionMode
 from pellucid.layers.attention import MultiHeadAttention
 from pellucid.layers.record import PARTS, Live, Record
 from pellucid.layers.shapes import ShapeTable, Tokens, describe
-from pellucid.ops.attention import observed_by
+from pellucid.ops.attention import autocasted, observed_by
 from pellucid.ops.checks import resolve_beta
 
 _SOFTMAX = frozenset({torch.softmax, torch.special.softmax, F.softmax, Tensor.softmax})
@@ -226,8 +226,8 @@ class _Recorder:
                     tensor.retain_grad()
         if mask is not None and q.ndim != 4:
             mask = _four_axes(mask if q.ndim < 4 else mask.expand(*q.shape[:-2], *mask.shape[-2:]))
-        if torch.is_autocast_enabled(out.device.type):
-            q, k, v = (_as_autocast_sees(x) for x in (q, k, v))
+        if torch.is_autocast_enabled(out.device.type):  # what the kernel rounded, the record must round
+            q, k, v = autocasted(q), autocasted(k), autocasted(v)
         q, k, v, out = (_four_axes(x).detach() for x in (q, k, v, out))
         if q.shape[0] != k.shape[0]:  # PyTorch's kernel lets one sequence stand for a whole batch
             b = max(q.shape[0], k.shape[0])
@@ -286,11 +286,6 @@ def _self(frame: FrameType) -> Any:
     """The object whose method runs in this frame. Other frames are left alone: reading their locals would copy them."""
     code = frame.f_code
     return frame.f_locals.get("self") if code.co_argcount and code.co_varnames[0] == "self" else None
-
-
-def _as_autocast_sees(x: Tensor) -> Tensor:
-    """Under autocast the kernel rounds its inputs; so must the record, or it would not reproduce the output."""
-    return x if x.dtype == torch.float64 else x.to(torch.get_autocast_dtype(x.device.type))
 
 
 def _four_axes(x: Tensor) -> Tensor:

@@ -58,12 +58,19 @@ def attend(
     if impl not in ("auto", "reference", "fused"):
         raise ValueError(f"impl is {impl!r}; expected 'auto', 'reference' or 'fused'")
     beta = resolve_beta(beta, q.shape[-1])
+    if torch.is_autocast_enabled(q.device.type):
+        q, k, v = autocasted(q), autocasted(k), autocasted(v)
     run = _reference if impl == "reference" else _fused
     out = run(q, k, v, mask, beta, causal, dropout)
     if not torch.compiler.is_compiling():  # so that somebody else's watching never touches a compiled graph
         for observe in _observers:
             observe(q, k, v, mask, beta, causal, dropout, out)
     return out
+
+
+def autocasted(x: Tensor) -> Tensor:
+    """x as PyTorch's kernel gets it under autocast, which rounds everything but float64."""
+    return x if x.dtype == torch.float64 else x.to(torch.get_autocast_dtype(x.device.type))
 
 
 Observer = Callable[[Tensor, Tensor, Tensor, Tensor | None, float, bool, float, Tensor], None]
@@ -106,8 +113,8 @@ def _fused(
     causal: bool,
     dropout: float,
 ) -> Float[Tensor, "b h q e"]:
-    if mask is None and 0.0 < beta < math.inf and q.shape == k.shape == v.shape:  # nearly every call
-        return F.scaled_dot_product_attention(q, k, v, None, dropout, causal, scale=beta)
+    if mask is None and 0.0 < beta < math.inf and q.shape == k.shape == v.shape and q.shape[-1] % 8 == 0:
+        return F.scaled_dot_product_attention(q, k, v, None, dropout, causal, scale=beta)  # nearly every call
     if math.isinf(beta):  # no kernel knows hard attention: a few rows of the formula at a time
         blocks = weight_blocks(q, k, mask, beta, causal)
         return torch.cat([_mix(F.dropout(weights, dropout), v) for _, weights in blocks], dim=2)
