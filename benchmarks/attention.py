@@ -66,7 +66,7 @@ def watching() -> list[str]:
             encoder(x)
 
         with torch.no_grad():
-            a, c, ratio = duel(watched, plain, budget=20.0)
+            a, c, ratio = duel(watched, plain, budget=45.0)
         lines.append(f"| {n:,} | {b} | {a * 1e3:.1f} ms | {c * 1e3:.1f} ms | {ratio:.3f} |")
     return lines
 
