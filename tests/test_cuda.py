@@ -75,4 +75,4 @@ def test_long_sequences_never_build_the_map():
     peak = torch.cuda.max_memory_allocated() - before
     assert peak < 1.5 * 2**30  # one map would take 32 GiB in float32
     assert_close(mass.sum(-1), torch.full((1, 8), 32_768.0, device="cuda"), rtol=1e-5, atol=0)
-    assert_close(fused.float(), mass, rtol=0.02, atol=0)
+    assert_close(fused.float(), mass, rtol=0.02, atol=0)  # the gradient's inputs and result are rounded to bf16

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from pellucid.ops.checks import check_attention, resolve_beta
 
-# Numbers in one block of rows. On two cores 2²⁰ (4 MB, about the cache) was fastest; a GPU wants larger launches.
+# Numbers in one block of rows: 4 MB on a CPU. No size is best everywhere (LOG.md); a GPU wants larger launches.
 _BLOCK_NUMBERS = {"cpu": 2**20, "cuda": 2**25}
 
 Rows = slice | Int[Tensor, " n"]
