@@ -144,8 +144,8 @@ def _mix(weights: Float[Tensor, "b h n k"], v: Float[Tensor, "b g k e"]) -> Floa
 def _kernel_mask(mask: Tensor, q: Tensor) -> tuple[Tensor, Tensor | None]:
     """The mask as kernels want it: two axes or more, a bias in the dtype of q; and which queries see anything at all.
 
-    The CPU's kernel gives zeros to a query that may attend to nothing. cuDNN gives it some mixture of the values, and at
-    some sizes NaN gradients: off the CPU such a query is let see everything, and its output is thrown away.
+    The CPU's kernel gives zeros to a query that may attend to nothing. cuDNN gives it some mixture of the values, and
+    at some sizes NaN gradients: off the CPU such a query is let see everything, and its output is thrown away.
     """
     mask = torch.atleast_2d(mask if mask.dtype == torch.bool else mask.to(q.dtype))
     if q.device.type == "cpu":
