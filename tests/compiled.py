@@ -7,7 +7,7 @@ import torch
 from conftest import MASK_KINDS, make_mask, qkv
 
 from pellucid.layers import DecoderBlock, EncoderBlock, MultiHeadAttention, watch
-from pellucid.models import Transformer, TransformerConfig
+from pellucid.models import Transformer, TransformerConfig, ViT, ViTConfig
 from pellucid.ops import attend, masks
 
 
@@ -66,6 +66,14 @@ def case_transformer():
     exists = masks.padding(torch.tensor([9, 5]))
     for options in ({}, {"positions": "learned", "tied": False, "norm": "pre"}):
         compare(make_transformer(**options), source, target, exists)
+
+
+def case_vit():
+    image = torch.randn(2, 3, 16, 16)
+    for options in ({}, {"positions": "rotary", "registers": 2}, {"pooling": "mean", "positions": "sinusoidal"}):
+        model = ViT(ViTConfig(image=(16, 16), width=32, depth=2, heads=4, **options))
+        compare(model.train(), image)
+        compare(model.eval(), image)
 
 
 def case_training():

@@ -59,7 +59,7 @@ def test_combine():
         (lambda: positions.sinusoidal(3, 5), "width is 5; expected a multiple of 2"),
         (lambda: positions.sinusoidal_2d(3, 3, 6), "width is 6; expected a multiple of 4"),
         (lambda: positions.rotary_angles(torch.zeros(3, 2), 6), "width is 6; expected a multiple of 4"),
-        (lambda: positions.rotary_angles(torch.zeros(3, 2, 2), 8), "positions must have axes"),
+        (lambda: positions.rotary_angles(torch.zeros(1, 3, 2, 2), 8), "positions must have axes"),
         (lambda: positions.interpolate(torch.zeros(2, 2, 4), (0, 2)), "size is"),
         (lambda: positions.alibi(0, 4), "heads is 0"),
     ],

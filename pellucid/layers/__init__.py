@@ -1,7 +1,7 @@
 """Parameters wired to ops, and `watch`, which sees every attention of a model."""
 
 from pellucid.layers.attention import MultiHeadAttention
-from pellucid.layers.block import DecoderBlock, DecoderCache, DropPath, EncoderBlock
+from pellucid.layers.block import DecoderBlock, DecoderCache, DropPath, EncoderBlock, LayerScale
 from pellucid.layers.cache import KeysValues, KVCache
 from pellucid.layers.embed import (
     ClassToken,
@@ -28,6 +28,7 @@ __all__ = [
     "KVCache",
     "KeysValues",
     "LayerNorm",
+    "LayerScale",
     "LearnedGrid",
     "LearnedPositions",
     "LearnedTokens",

@@ -1,6 +1,7 @@
 """Multi-head attention: the parameters, wired to `ops.attend`."""
 
 import torch
+import torch.nn.functional as F
 from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor, nn
@@ -97,25 +98,30 @@ class MultiHeadAttention(nn.Module):
         causal: bool = False,
         positions: Tensor | None = None,
         cache: KVCache | None = None,
-    ) -> Float[Tensor, "b q _"]:
+        asking: int | None = None,
+    ) -> Float[Tensor, "b asking _"]:
         """Queries attend to the `key` tokens (themselves by default) and read the `value` tokens (the keys').
 
         key: tokens, or what `keys_values` made of them once for many calls.
         mask, causal: as in `ops.attend`.
-        positions: (t) or (t axes) of the tokens, for rotary attention; counted on from the cache unless given.
+        positions: (t), (t axes) or (b t axes) of the tokens, for rotary attention; counted on from the cache unless given.
         cache: self-attention only; keys and values are added to those of the calls before.
+        asking: only the first this many tokens ask; all are keys.
         """
         if key is not None and (cache is not None or positions is not None or self.rotary is not None):
             raise ValueError("cache, positions and rotary belong to self-attention; leave out the key tokens")
         if positions is not None and self.rotary is None:
             raise ValueError("positions turn queries and keys; build the attention with rotary=10_000")
+        if asking is not None and (causal or mask is not None or cache is not None):
+            raise ValueError("asking is for attention without mask, causal and cache, which count queries from the end")
         angles = self._angles(query, positions, cache)
-        q = self._split(self.q, "query", query, self.heads)
-        q = _turn(self.q_norm(q), angles)
-        if isinstance(key, KeysValues):
-            k, v = key
+        if key is None and value is None and asking is None:
+            q, k, v = self._self(query)
+            q, k = _turn(self.q_norm(q), angles), _turn(self.k_norm(k), angles)
         else:
-            k, v = self.keys_values(query if key is None else key, value, angles)
+            q = self._split(self.q, "query", query[:, :asking], self.heads)
+            q = _turn(self.q_norm(q), angles if angles is None or asking is None else angles[..., :asking, :])
+            k, v = key if isinstance(key, KeysValues) else self.keys_values(query if key is None else key, value, angles)
         if cache is not None:
             k, v = cache.append(k, v)
         dropout = self.dropout if self.training else 0.0
@@ -218,12 +224,19 @@ class MultiHeadAttention(nn.Module):
         shared = "" if self.kv_heads == self.heads else f", kv_heads={self.kv_heads}"
         return f"width={self.width}, heads={self.heads}{shared}"
 
+    def _self(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries, keys and values of the same tokens by one matrix product: the tokens are read once, not three times."""
+        _check_width(self.q, "query", x)
+        _check_width(self.k, "key", x)
+        weight = torch.cat([self.q.weight, self.k.weight, self.v.weight])
+        bias = None if self.q.bias is None else torch.cat([self.q.bias, self.k.bias, self.v.bias])
+        parts = F.linear(x, weight, bias).split([linear.out_features for linear in (self.q, self.k, self.v)], dim=-1)
+        heads = (self.heads, self.kv_heads, self.kv_heads)
+        q, k, v = (rearrange(part, "b t (h d) -> b h t d", h=h) for part, h in zip(parts, heads, strict=True))
+        return q, k, v
+
     def _split(self, linear: nn.Linear, name: str, x: Tensor, heads: int) -> Float[Tensor, "b h t d"]:
-        if x.ndim != 3 or x.shape[-1] != linear.in_features:
-            raise ValueError(
-                f"axis d (width): {name} tokens have shape {list(x.shape)}, "
-                f"expected (b t d) with d = {linear.in_features}"
-            )
+        _check_width(linear, name, x)
         return rearrange(linear(x), "b t (h d) -> b h t d", h=heads)
 
     def _angles(self, query: Tensor, positions: Tensor | None, cache: KVCache | None) -> Tensor | None:
@@ -233,6 +246,13 @@ class MultiHeadAttention(nn.Module):
             start = 0 if cache is None else len(cache)
             positions = torch.arange(start, start + query.shape[1], device=query.device)
         return rotary_angles(positions, self.q.out_features // self.heads, base=self.rotary)
+
+
+def _check_width(linear: nn.Linear, name: str, x: Tensor) -> None:
+    if x.ndim != 3 or x.shape[-1] != linear.in_features:
+        raise ValueError(
+            f"axis d (width): {name} tokens have shape {list(x.shape)}, expected (b t d) with d = {linear.in_features}"
+        )
 
 
 def _turn(x: Float[Tensor, "b h t d"], angles: Tensor | None) -> Float[Tensor, "b h t d"]:

@@ -41,12 +41,25 @@ class DropPath(nn.Module):
         return f"p={self.p}"
 
 
+class LayerScale(nn.Module):
+    """A learned factor for each feature, small at first, so that deep stacks start near the identity."""
+
+    def __init__(self, width: int, initial: float):
+        super().__init__()
+        self.initial = initial
+        self.factor = nn.Parameter(torch.full((width,), initial))
+
+    def forward(self, x: Float[Tensor, "b t d"]) -> Float[Tensor, "b t d"]:
+        return x * self.factor.to(x.dtype)
+
+
 class _Block(nn.Module):
     """The parts that both kinds of block have, and how a branch is added to the stream.
 
-    norm: "pre" or "post", see above. norm_kind: "layer" or "rms".
+    norm: "pre" or "post", see above. norm_kind: "layer" or "rms"; norm_eps: its ε, the kind's own unless given.
     hidden, activation: of the feed-forward layer, 4·width and GELU unless given.
     dropout: of each branch's output and of the hidden layer; attention_dropout: of the attention weights.
+    layer_scale: initial value of a learned factor on each branch; None for no factor.
     kv_heads, qk_norm, rotary: as in MultiHeadAttention.
     """
 
@@ -57,12 +70,14 @@ class _Block(nn.Module):
         *,
         norm: Placement,
         norm_kind: NormKind = "layer",
+        norm_eps: float | None = None,
         hidden: int | None = None,
         activation: Activation = "gelu",
         bias: bool = True,
         dropout: float = 0.0,
         attention_dropout: float = 0.0,
         drop_path: float = 0.0,
+        layer_scale: float | None = None,
         kv_heads: int | None = None,
         qk_norm: bool = False,
         rotary: float | None = None,
@@ -74,19 +89,24 @@ class _Block(nn.Module):
         self.norm: Placement = norm
         shared = {"kv_heads": kv_heads, "bias": bias, "qk_norm": qk_norm, "dropout": attention_dropout}
         self.attention = MultiHeadAttention(width, heads, rotary=rotary, **shared)
-        self.attention_norm = make_norm(norm_kind, width)
+        self.attention_norm = make_norm(norm_kind, width, eps=norm_eps)
+        self.attention_scale = _scale(width, layer_scale)
         if cross:
             self.cross_attention = MultiHeadAttention(width, heads, **shared)
-            self.cross_attention_norm = make_norm(norm_kind, width)
+            self.cross_attention_norm = make_norm(norm_kind, width, eps=norm_eps)
+            self.cross_attention_scale = _scale(width, layer_scale)
         self.feed_forward = FeedForward(width, hidden, activation=activation, bias=bias, dropout=dropout)
-        self.feed_forward_norm = make_norm(norm_kind, width)
+        self.feed_forward_norm = make_norm(norm_kind, width, eps=norm_eps)
+        self.feed_forward_scale = _scale(width, layer_scale)
         self.dropout = nn.Dropout(dropout) if dropout else nn.Identity()
         self.drop_path = DropPath(drop_path) if drop_path else nn.Identity()
 
-    def _add(self, x: Tensor, norm: nn.Module, branch: Callable[[Tensor], Tensor]) -> Float[Tensor, "b t d"]:
+    def _add(
+        self, x: Tensor, norm: nn.Module, branch: Callable[[Tensor], Tensor], scale: nn.Module, read: int | None = None
+    ) -> Float[Tensor, "b t d"]:
         if self.norm == "pre":
-            return x + self.drop_path(self.dropout(branch(norm(x))))
-        return norm(x + self.drop_path(self.dropout(branch(x))))
+            return x[:, :read] + self.drop_path(scale(self.dropout(branch(norm(x)))))
+        return norm(x[:, :read] + self.drop_path(scale(self.dropout(branch(x)))))
 
     def extra_repr(self) -> str:
         return f"norm={self.norm!r}"
@@ -111,10 +131,12 @@ class EncoderBlock(_Block):
         causal: bool = False,
         positions: Tensor | None = None,
         cache: KVCache | None = None,
-    ) -> Float[Tensor, "b t d"]:
-        how = {"mask": mask, "causal": causal, "positions": positions, "cache": cache}
-        x = self._add(x, self.attention_norm, lambda y: self.attention(y, **how))
-        return self._add(x, self.feed_forward_norm, self.feed_forward)
+        read: int | None = None,
+    ) -> Float[Tensor, "b read d"]:
+        """read: only this many tokens, the first, are wanted after this block; the others are seen but not renewed."""
+        how = {"mask": mask, "causal": causal, "positions": positions, "cache": cache, "asking": read}
+        x = self._add(x, self.attention_norm, lambda y: self.attention(y, **how), self.attention_scale, read)
+        return self._add(x, self.feed_forward_norm, self.feed_forward, self.feed_forward_scale)
 
 
 @dataclass
@@ -154,6 +176,13 @@ class DecoderBlock(_Block):
                 cache.context = self.cross_attention.keys_values(context)
             read = cache.context
         how = {"mask": mask, "causal": causal, "positions": positions, "cache": cache and cache.tokens}
-        x = self._add(x, self.attention_norm, lambda y: self.attention(y, **how))
-        x = self._add(x, self.cross_attention_norm, lambda y: self.cross_attention(y, read, mask=context_mask))
-        return self._add(x, self.feed_forward_norm, self.feed_forward)
+        cross = {"key": read, "mask": context_mask}
+        x = self._add(x, self.attention_norm, lambda y: self.attention(y, **how), self.attention_scale)
+        x = self._add(
+            x, self.cross_attention_norm, lambda y: self.cross_attention(y, **cross), self.cross_attention_scale
+        )
+        return self._add(x, self.feed_forward_norm, self.feed_forward, self.feed_forward_scale)
+
+
+def _scale(width: int, initial: float | None) -> nn.Module:
+    return nn.Identity() if initial is None else LayerScale(width, initial)

@@ -11,14 +11,15 @@ from torch import Tensor, nn
 
 from pellucid.ops.positions import interpolate, sinusoidal
 
-Stem = Literal["linear", "conv"]
+Stem = Literal["linear", "conv", "deep"]
 
 
 class PatchEmbed(nn.Module):
     """An image (b c y x) cut into patches, each made a token: (b t d), row by row.
 
     stem="linear" projects the pixels of each patch; stem="conv" halves the picture with 3×3 convolutions until one
-    pixel is left of each patch (Xiao et al. 2021), so the patch sides must be powers of two.
+    pixel is left of each patch (Xiao et al. 2021), so the patch sides must be powers of two; stem="deep" looks at each
+    size with another 3×3 convolution before it is halved.
 
     >>> PatchEmbed(4, 256, channels=3)(torch.randn(2, 3, 32, 48)).shape
     torch.Size([2, 96, 256])
@@ -32,10 +33,10 @@ class PatchEmbed(nn.Module):
         self.channels, self.width, self.stem = channels, width, stem
         if stem == "linear":
             self.project = nn.Linear(channels * math.prod(self.patch), width)
-        elif stem == "conv":
-            self.project = _halving_stem(self.patch, channels, width)
+        elif stem in ("conv", "deep"):
+            self.project = _halving_stem(self.patch, channels, width, deep=stem == "deep")
         else:
-            raise ValueError(f"stem is {stem!r}; expected 'linear' or 'conv'")
+            raise ValueError(f"stem is {stem!r}; expected 'linear', 'conv' or 'deep'")
 
     def grid(self, height: int, width: int) -> tuple[int, int]:
         """Rows and columns of tokens that an image of this size becomes."""
@@ -56,7 +57,7 @@ class PatchEmbed(nn.Module):
         return rearrange(self.project(image), "b d y x -> b (y x) d")
 
 
-def _halving_stem(patch: tuple[int, int], channels: int, width: int) -> nn.Sequential:
+def _halving_stem(patch: tuple[int, int], channels: int, width: int, *, deep: bool) -> nn.Sequential:
     if any(side & (side - 1) for side in patch):
         raise ValueError(f"a convolution stem halves the picture; got patch {patch}, expected powers of two")
     steps = max(side.bit_length() - 1 for side in patch)
@@ -64,7 +65,11 @@ def _halving_stem(patch: tuple[int, int], channels: int, width: int) -> nn.Seque
     layers: list[nn.Module] = []
     before = channels
     for step in range(steps):
-        after = max(8, width // 2 ** (steps - step))
+        after = max(8, width // 2 ** (steps - step - deep))
+        if deep:
+            same = max(8, after // 2) if step == 0 else before
+            layers += [nn.Conv2d(before, same, 3, padding=1), nn.GELU()]
+            before = same
         stride = (2 if step < down_y else 1, 2 if step < down_x else 1)
         layers += [nn.Conv2d(before, after, 3, stride=stride, padding=1), nn.GELU()]
         before = after
@@ -83,7 +88,7 @@ class LearnedTokens(nn.Module):
         self.tokens = nn.Parameter(torch.zeros(count, width))
 
     def forward(self, x: Float[Tensor, "b t d"]) -> Float[Tensor, "b more d"]:
-        return torch.cat([self.tokens.expand(x.shape[0], -1, -1), x], dim=1)
+        return torch.cat([self.tokens.to(x.dtype).expand(x.shape[0], -1, -1), x], dim=1)
 
 
 class ClassToken(LearnedTokens):

@@ -32,12 +32,13 @@ class RMSNorm(nn.Module):
         self.weight = nn.Parameter(torch.ones(width))
 
     def forward(self, x: Float[Tensor, "*axes d"]) -> Float[Tensor, "*axes d"]:
-        return F.rms_norm(x, self.weight.shape, self.weight, self.eps)
+        return F.rms_norm(x, self.weight.shape, self.weight.to(x.dtype), self.eps)
 
 
-def make_norm(kind: NormKind, width: int) -> nn.Module:
+def make_norm(kind: NormKind, width: int, *, eps: float | None = None) -> nn.Module:
+    given = {} if eps is None else {"eps": eps}
     if kind == "layer":
-        return LayerNorm(width)
+        return LayerNorm(width, **given)
     if kind == "rms":
-        return RMSNorm(width)
+        return RMSNorm(width, **given)
     raise ValueError(f"norm kind is {kind!r}; expected 'layer' or 'rms'")

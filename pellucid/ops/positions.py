@@ -76,32 +76,34 @@ def interpolate(table: Float[Tensor, "y x d"], size: tuple[int, int]) -> Float[T
     return resized[0].permute(1, 2, 0).to(table.dtype)
 
 
-def rotary_angles(positions: Tensor, width: int, *, base: float = 10_000.0) -> Float[Tensor, "t half"]:
+def rotary_angles(positions: Tensor, width: int, *, base: float = 10_000.0) -> Float[Tensor, "*b t half"]:
     """How far to turn each pair of features of a head `width` wide, for tokens at `positions`.
 
-    positions: (t) for a sequence; (t axes) for a grid, whose axes share the features equally.
+    positions: (t) for a sequence; (t axes) for a grid, whose axes share the features equally; (b t axes) if the tokens
+        of each sequence stand elsewhere.
 
     >>> rotary_angles(torch.arange(3), 4)
     tensor([[0.0000, 0.0000],
             [1.0000, 0.0100],
             [2.0000, 0.0200]])
     """
-    if positions.ndim not in (1, 2):
-        raise ValueError(f"positions must have axes (t) or (t axes); got shape {list(positions.shape)}")
+    if positions.ndim not in (1, 2, 3):
+        raise ValueError(f"positions must have axes (t), (t axes) or (b t axes); got shape {list(positions.shape)}")
     positions = positions[:, None] if positions.ndim == 1 else positions
-    axes = positions.shape[1]
+    axes = positions.shape[-1]
     _multiple("width", width, 2 * axes)
     angles = positions.double()[..., None] * _frequencies(width // axes, base, positions.device)
-    return angles.flatten(1).float()
+    return angles.flatten(-2).float()
 
 
 def rotate(x: Float[Tensor, "b h t d"], angles: Tensor) -> Float[Tensor, "b h t d"]:
     """Turn each pair of features (2i, 2i+1) by its angle; ⟨rotated q, rotated k⟩ then depends on the offset alone."""
-    if x.shape[-2:] != (angles.shape[0], 2 * angles.shape[1]):
+    if x.shape[-2:] != (angles.shape[-2], 2 * angles.shape[-1]):
         raise ValueError(
-            f"angles are for {angles.shape[0]} tokens × {2 * angles.shape[1]} features; "
+            f"angles are for {angles.shape[-2]} tokens × {2 * angles.shape[-1]} features; "
             f"got axes t, d = {list(x.shape[-2:])}"
         )
+    angles = angles[:, None] if angles.ndim == 3 else angles
     cos, sin = angles.cos().to(x.dtype), angles.sin().to(x.dtype)
     even, odd = x[..., 0::2], x[..., 1::2]
     return torch.stack([even * cos - odd * sin, even * sin + odd * cos], dim=-1).flatten(-2)

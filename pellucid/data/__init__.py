@@ -1,0 +1,20 @@
+"""Images and where they come from: named sets, folders, shards, tables. What is read is checked first."""
+
+from pellucid.data.images import ImageSet, decode
+from pellucid.data.inspection import Report, inspect
+from pellucid.data.lazy import LazyImageSet
+from pellucid.data.listings import Images
+from pellucid.data.sources import DataConfig, Splits, load, statistics
+
+__all__ = [
+    "DataConfig",
+    "ImageSet",
+    "Images",
+    "LazyImageSet",
+    "Report",
+    "Splits",
+    "decode",
+    "inspect",
+    "load",
+    "statistics",
+]

@@ -1,0 +1,165 @@
+"""From a listing of image files to sets: which split, which size, in memory or not."""
+
+import hashlib
+import logging
+import os
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from pellucid.data.images import SUFFIXES, ImageSet, Size
+from pellucid.data.lazy import ImageFile, Item, LazyImageSet, Unreadable, into_memory
+
+log = logging.getLogger("pellucid")
+
+Images = ImageSet | LazyImageSet
+Entries = list[tuple[Item, int]]  # an image and its label
+
+IN_MEMORY = 2 << 30  # bytes of pixels up to which a set is decoded once
+USUAL_SIZE = (224, 224)  # for images of different sizes, where none is asked for
+SPLITS = {"train": "train", "training": "train", "test": "test", "testing": "test"} | dict.fromkeys(
+    ("val", "valid", "validation", "dev"), "validation"
+)
+
+
+@dataclass(frozen=True)
+class Listing:
+    """The images of a source by split, before any of them is decoded."""
+
+    format: str
+    splits: dict[str, Entries]
+    classes: tuple[str, ...]
+    empty: tuple[str, ...] = ()  # classes without an image
+    is_split: bool = True  # False: all are listed under "train" because nothing says otherwise
+
+    def __len__(self) -> int:
+        return sum(map(len, self.splits.values()))
+
+
+def list_folder(root: Path) -> Listing:
+    """An image folder: ROOT/class/image, or ROOT/train/class/image with val and test beside it."""
+    if not root.is_dir():
+        raise ValueError(f"the folder {str(root)!r} doesn't exist; expected a folder with one folder for each class")
+    split_folders = _split_folders(root)
+    classes = tuple(each.name for each in _folders(split_folders["train"]))
+    if all(name.isdecimal() for name in classes):
+        classes = tuple(sorted(classes, key=int))  # so that the class "10" is number 10 and not number 2
+    if not classes:
+        raise ValueError(f"{str(split_folders['train'])!r} holds no folders; expected one folder for each class")
+    splits: dict[str, Entries] = {}
+    empty: list[str] = []
+    for split, folder in sorted(split_folders.items(), key=lambda pair: pair[0] != "train"):
+        splits[split] = []
+        for each in _folders(folder):
+            if each.name not in classes:
+                raise ValueError(f"{str(each)!r} is no class of the training images; expected {some(classes)}")
+            files = _images_below(each)
+            label = classes.index(each.name)
+            splits[split] += [(ImageFile(path.relative_to(root).as_posix(), path), label) for path in files]
+            if not files:
+                empty.append(str(each))
+    return Listing("image folder", splits, classes, tuple(empty), is_split=split_folders != {"train": root})
+
+
+def gather(
+    listing: Listing, size: Size | None, unreadable: Unreadable, *, own_validation: bool = True
+) -> dict[str, Images]:
+    """The sets of a listing, by split. Where it has no splits, 10 % of each class is for test and 10 % for validation.
+
+    `own_validation=False`: the caller takes validation images out of training, so none are set apart here.
+    """
+    if listing.empty:
+        raise ValueError(f"no images in {some(listing.empty)}; put some there, or remove the folder")
+    splits = listing.splits
+    if not listing.is_split:
+        splits = hash_split(splits["train"], ("test", "validation") if own_validation else ("test",))
+        told = ", ".join(f"{len(entries):,} {split}" for split, entries in splits.items())
+        log.info("the images have no splits of their own; split by a hash of their names: %s", told)
+    size, channels = shape_of((item for entries in splits.values() for item, _ in entries), size)
+    fits = len(listing) * channels * size[0] * size[1] <= IN_MEMORY
+    parts: dict[str, Images] = {}
+    for split, entries in splits.items():
+        items, labels = [item for item, _ in entries], [label for _, label in entries]
+        if fits:
+            parts[split] = into_memory(items, labels, listing.classes, size, channels, unreadable)
+        else:
+            strict, tolerated = unreadable.strict, unreadable.tolerated
+            parts[split] = LazyImageSet(
+                items, torch.tensor(labels), listing.classes, size, channels, strict=strict, tolerated=tolerated
+            )
+    unreadable.check(len(listing))
+    return parts
+
+
+def hash_split(entries: Entries, apart: tuple[str, ...]) -> dict[str, Entries]:
+    """A tenth of each class for each name in `apart`, the rest to train: by name alone, the same on every machine.
+
+    Classes of fewer than five images stay in training.
+    """
+    by_class: dict[int, Entries] = defaultdict(list)
+    for entry in entries:
+        by_class[entry[1]].append(entry)
+    where: dict[str, str] = {}
+    for members in by_class.values():
+        names = sorted((item.name for item, _ in members), key=lambda name: hashlib.sha256(name.encode()).digest())
+        tenth = (len(names) + 5) // 10
+        for i, split in enumerate(apart):
+            where |= dict.fromkeys(names[i * tenth : (i + 1) * tenth], split)
+    splits: dict[str, Entries] = {"train": [], **{split: [] for split in apart}}
+    for entry in entries:
+        splits[where.get(entry[0].name, "train")].append(entry)
+    return {split: chosen for split, chosen in splits.items() if chosen}
+
+
+def shape_of(items: Iterable[Item], size: Size | None) -> tuple[Size, int]:
+    """The size that all images share, else the usual one; one channel if all are grey, else three.
+
+    Reads headers only as far as the answer is open: of photographs, two.
+    """
+    seen: set[Size] = set()
+    grey = True
+    for item in items:
+        try:
+            header = item.probe()
+        except ValueError:
+            continue  # told when it is decoded
+        seen.add((header.height, header.width))
+        grey = grey and header.grey
+        if not grey and (size is not None or len(seen) > 1):
+            break
+    if size is None:
+        size = next(iter(seen)) if len(seen) == 1 else USUAL_SIZE
+    return size, 1 if grey and seen else 3
+
+
+def some(names: tuple[str, ...], most: int = 5) -> str:
+    """The first few names, and how many more there are."""
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(map(repr, names[:most])) + more
+
+
+def _split_folders(root: Path) -> dict[str, Path]:
+    """The folder of each split; the root alone if it holds classes, one of which may well be called train."""
+    found: dict[str, Path] = {}
+    for each in _folders(root):
+        split = SPLITS.get(each.name.lower())
+        if split in found:
+            raise ValueError(f"{str(found[split])!r} and {str(each)!r} are both {split} images; keep one of them")
+        if split is not None:
+            found[split] = each
+    return found if "train" in found and _folders(found["train"]) else {"train": root}
+
+
+def _folders(root: Path) -> list[Path]:
+    return sorted(each for each in root.iterdir() if each.is_dir() and not each.name.startswith((".", "__MACOSX")))
+
+
+def _images_below(folder: Path) -> list[Path]:
+    found = []
+    for parent, folders, names in os.walk(folder):  # links to folders are not followed: they may lead back
+        folders[:] = [each for each in folders if not each.startswith(".")]
+        found += [Path(parent, name) for name in names if name.lower().endswith(SUFFIXES) and not name.startswith(".")]
+    return sorted(found)

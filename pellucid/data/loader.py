@@ -1,0 +1,140 @@
+"""Which images a step sees, and getting them to the device before the step asks for them.
+
+The order is a pure function of (seed, step): an endless row of shuffled epochs, cut into batches. So no state has to be
+saved to go on with a run, no image is left out at the end of an epoch, and any number of processes sees the same batch,
+each its own share of it.
+"""
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+import torch
+from jaxtyping import Int, UInt8
+from torch import Tensor
+
+ON_DEVICE_BYTES = 8 << 30  # image sets up to this size live on the GPU
+
+
+class Images(Protocol):
+    """Labelled images, in memory or read when they are asked for."""
+
+    labels: Tensor
+    classes: tuple[str, ...]
+
+    def __len__(self) -> int: ...
+    def read(self, indices: Tensor) -> Tensor: ...
+
+
+class Share(NamedTuple):
+    """One process's part of one step's batch. Everything the augmentation draws follows from these numbers."""
+
+    image: Int[Tensor, " b"]  # which one of the set
+    position: Int[Tensor, " b"]  # its place in the batch of all processes
+    epoch: Int[Tensor, " b"]
+    step: Int[Tensor, ""]
+
+
+@dataclass
+class Order:
+    """The endless row of shuffled epochs.
+
+    >>> order = Order(5, seed=0)
+    >>> index, epoch = order.take(3, 4)          # the fourth to the seventh image of the row
+    >>> epoch.tolist()
+    [0, 0, 1, 1]
+    >>> first, second = order.take(0, 5)[0], order.take(5, 5)[0]
+    >>> sorted(first.tolist()) == sorted(second.tolist()) == [0, 1, 2, 3, 4]
+    True
+    """
+
+    count: int
+    seed: int
+    device: torch.device | str = "cpu"
+    _shuffled: tuple[int, Tensor] | None = None
+
+    def take(self, start: int, n: int) -> tuple[Int[Tensor, " n"], Int[Tensor, " n"]]:
+        """Index and epoch of the n images that begin at place `start` of the row."""
+        indices, epochs = [], []
+        while n > 0:
+            epoch, place = divmod(start, self.count)
+            part = self._epoch(epoch)[place : place + n]
+            indices.append(part)
+            epochs.append(torch.full_like(part, epoch))
+            start, n = start + len(part), n - len(part)
+        return torch.cat(indices), torch.cat(epochs)
+
+    def _epoch(self, epoch: int) -> Int[Tensor, " count"]:
+        if self._shuffled is None or self._shuffled[0] != epoch:
+            generator = torch.Generator().manual_seed((self.seed * 1_000_003 + epoch) % (1 << 63))
+            self._shuffled = epoch, torch.randperm(self.count, generator=generator).to(self.device)
+        return self._shuffled[1]
+
+
+@dataclass
+class Loader:
+    """Shares of batches, step after step. `parts` splits a share into micro-batches for gradient accumulation.
+
+    The pairs of neighbours that mixing makes stay together if every micro-batch is even.
+    """
+
+    images: Images
+    batch: int
+    seed: int
+    device: torch.device
+    rank: int = 0
+    world: int = 1
+    parts: int = 1
+
+    def __post_init__(self) -> None:
+        if self.batch < 1 or self.batch % (self.world * self.parts):
+            raise ValueError(
+                f"batch is {self.batch}; expected a multiple of {self.world * self.parts} "
+                f"({self.world} processes × {self.parts} accumulated parts)"
+            )
+        self.order = Order(len(self.images), self.seed, self.device)
+        self.labels = self.images.labels.to(self.device)
+        stored = getattr(self.images, "images", None)
+        fits = stored is not None and (self.device.type == "cpu" or stored.numel() <= ON_DEVICE_BYTES)
+        self.stored: Tensor | None = stored.to(self.device) if stored is not None and fits else None
+
+    def share(self, step: int, part: int = 0) -> Share:
+        """What this process sees of part `part` of step `step`."""
+        size = self.batch // (self.world * self.parts)
+        first = (part * self.world + self.rank) * size
+        index, epoch = self.order.take(step * self.batch + first, size)
+        position = torch.arange(first, first + size, device=self.device)
+        return Share(index, position, epoch, torch.full((), step, device=self.device))
+
+    def shares(self, start: int, end: int, ahead: int = 4) -> Iterator[list[tuple[Share, Tensor | None]]]:
+        """For every step from start to end: its parts, each with its pixels if they don't live on the device.
+
+        Pixels that have to be read are read by a thread, `ahead` steps before they are wanted.
+        """
+        if self.stored is not None:
+            for step in range(start, end):
+                yield [(self.share(step, part), None) for part in range(self.parts)]
+            return
+        with ThreadPoolExecutor(1) as reader:
+            waiting = [reader.submit(self._read, step) for step in range(start, min(end, start + ahead))]
+            try:
+                for step in range(start, end):
+                    parts = waiting.pop(0).result()
+                    if step + ahead < end:
+                        waiting.append(reader.submit(self._read, step + ahead))
+                    yield [(share, pixels.to(self.device, non_blocking=True)) for share, pixels in parts]
+            finally:
+                for future in waiting:
+                    future.cancel()
+
+    def _read(self, step: int) -> list[tuple[Share, UInt8[Tensor, "b c y x"]]]:
+        shares = [self.share(step, part) for part in range(self.parts)]
+        pixels = (self.images.read(share.image.cpu()) for share in shares)
+        pinned = (x.pin_memory() if self.device.type == "cuda" else x for x in pixels)
+        return list(zip(shares, pinned, strict=True))
+
+    def pixels(self, share: Share) -> UInt8[Tensor, "b c y x"]:
+        """The share's images, when they live on the device."""
+        assert self.stored is not None
+        return self.stored[share.image]

@@ -1,0 +1,223 @@
+"""Images inside other files, with random access: WebDataset shards by offset, Hugging Face tables by row."""
+
+import glob
+import json
+import re
+import tarfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from pellucid.data.images import SUFFIXES, Header, Size, decode, one_line, probe, reason
+from pellucid.data.listings import SPLITS, Entries, Listing, some
+
+MAX_LABEL = 1 << 20  # bytes of a .cls or .json member
+IMAGE_COLUMNS = ("image", "img")
+LABEL_COLUMNS = ("label", "fine_label", "labels")
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """An image at an offset of an uncompressed tar."""
+
+    name: str
+    shard: Path
+    offset: int
+    length: int
+
+    def content(self) -> bytes:
+        try:
+            with self.shard.open("rb") as file:
+                file.seek(self.offset)
+                return file.read(self.length)
+        except OSError as error:
+            raise ValueError(f"{self.name} can't be read: {reason(error)}") from error
+
+    def decode(self, size: Size | None, channels: int) -> Tensor:
+        return decode(self.content(), size, channels, name=self.name)
+
+    def probe(self) -> Header:
+        return probe(self.content(), name=self.name)
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """An image in a row of a Hugging Face table."""
+
+    name: str
+    table: Any
+    column: str
+    index: int
+
+    def content(self) -> Path | bytes:
+        try:
+            cell = self.table[self.index][self.column]
+            return cell["bytes"] if cell["bytes"] is not None else Path(cell["path"])
+        except Exception as error:
+            raise ValueError(one_line(f"{self.name} can't be read: {reason(error)}")) from error
+
+    def decode(self, size: Size | None, channels: int) -> Tensor:
+        return decode(self.content(), size, channels, name=self.name)
+
+    def probe(self) -> Header:
+        return probe(self.content(), name=self.name)
+
+
+@dataclass
+class _Sample:
+    image: Member | None = None
+    label: Member | None = None
+
+
+def list_shards(pattern: str) -> Listing:
+    """WebDataset tars: a folder, a path with `{000..009}` or with `*`; split by how their names begin, as val-03.tar.
+
+    An image is paired with the .cls (a number) or .json (with "label") of the same name.
+    """
+    shards = find_shards(pattern)
+    labelled: dict[str, list[tuple[Member, int | str]]] = {}
+    said = [SPLITS.get(re.split("[^a-z]", shard.name.lower())[0]) for shard in shards]
+    for shard, split in zip(shards, said, strict=True):
+        labelled.setdefault(split or "train", []).extend(_index(shard))
+    if not labelled.get("train"):
+        raise ValueError(f"{pattern!r} holds no images to train with; found {some(tuple(labelled))}")
+    labels = {label for samples in labelled.values() for _, label in samples}
+    if all(isinstance(label, int) for label in labels):
+        names = tuple(range(max(labels) + 1))  # type: ignore[type-var, operator]
+    elif all(isinstance(label, str) for label in labels):
+        names = tuple(sorted(labels))  # type: ignore[type-var]
+    else:
+        raise ValueError(f"the labels of {pattern!r} are numbers and words; expected one kind")
+    number = {name: i for i, name in enumerate(names)}
+    splits: dict[str, Entries] = {
+        split: [(member, number[label]) for member, label in samples] for split, samples in labelled.items()
+    }
+    return Listing(f"WebDataset, {len(shards)} shards", splits, tuple(map(str, names)), is_split=any(said))
+
+
+def find_shards(pattern: str) -> list[Path]:
+    """The tars that a folder holds or a pattern means.
+
+    >>> [str(path) for path in braces("a-{08..10}.tar")]
+    ['a-08.tar', 'a-09.tar', 'a-10.tar']
+    """
+    if re.match(r"(\w+://|pipe:)", pattern):
+        raise ValueError(f"wds: reads shards on this machine; fetch {pattern!r} and give their paths")
+    paths: list[Path] = []
+    for each in braces(str(Path(pattern).expanduser())):
+        if Path(each).is_dir():
+            paths += sorted(Path(each).glob("*.tar"))
+        elif any(character in each for character in "*?["):
+            paths += map(Path, sorted(glob.glob(each)))
+        else:
+            paths.append(Path(each))
+    missing = [str(path) for path in paths if not path.is_file()]
+    if missing or not paths:
+        raise ValueError(f"the shards {some(tuple(missing) or (pattern,))} are not there; give a folder of .tar files")
+    return paths
+
+
+def braces(pattern: str) -> list[str]:
+    """`{000..009}` and `{a,b}` written out.
+
+    >>> braces("{train,val}-{0..1}.tar")
+    ['train-0.tar', 'train-1.tar', 'val-0.tar', 'val-1.tar']
+    """
+    found = re.search(r"\{([^{}]*)\}", pattern)
+    if not found:
+        return [pattern]
+    if numbers := re.fullmatch(r"(\d+)\.\.(\d+)", found.group(1)):
+        first, last = numbers.groups()
+        if not 0 <= int(last) - int(first) < 1_000_000:
+            raise ValueError(f"{found.group()} in {pattern!r} counts down or too far; expected as in {{000..009}}")
+        choices = [f"{i:0{len(first)}d}" for i in range(int(first), int(last) + 1)]
+    else:
+        choices = found.group(1).split(",")
+    before, after = pattern[: found.start()], pattern[found.end() :]
+    return [expanded for choice in choices for expanded in braces(before + choice + after)]
+
+
+def _index(shard: Path) -> Iterator[tuple[Member, int | str]]:
+    """Each image of a shard and its label, in the shard's order, from the tar's headers alone."""
+    samples: dict[str, _Sample] = {}
+    try:
+        end = shard.stat().st_size
+        with tarfile.open(shard, "r:") as tar:
+            for member in tar:
+                if member.type not in (tarfile.REGTYPE, tarfile.AREGTYPE) or member.issparse():
+                    continue
+                if member.offset_data + member.size > end:
+                    raise ValueError(f"its member {member.name!r} is cut short")
+                folder, slash, file = member.name.rpartition("/")
+                key, _, suffix = file.partition(".")  # as WebDataset does: the name ends at its first dot
+                sample = samples.setdefault(folder + slash + key, _Sample())
+                found = Member(f"{shard.name}/{member.name}", shard, member.offset_data, member.size)
+                if f".{suffix.lower()}" in SUFFIXES and sample.image is None:
+                    sample.image = found
+                elif suffix.lower() == "cls" or (suffix.lower() == "json" and sample.label is None):
+                    sample.label = found
+    except (tarfile.TarError, OSError, ValueError) as error:
+        plain = "; shards are plain tars, not compressed" if isinstance(error, tarfile.ReadError) else ""
+        raise ValueError(one_line(f"{shard} can't be read: {reason(error)}{plain}")) from error
+    for key, sample in samples.items():
+        if sample.image is not None:
+            if sample.label is None:
+                raise ValueError(f"{shard}: {key!r} has an image and no label; expected a .cls or .json beside it")
+            yield sample.image, _label(sample.label)
+
+
+def _label(member: Member) -> int | str:
+    if member.length > MAX_LABEL:
+        raise ValueError(f"{member.name} is {member.length:,} bytes; a label has up to {MAX_LABEL:,}")
+    content = member.content()
+    try:
+        value = json.loads(content)
+        if member.name.lower().endswith(".json"):
+            value = value["label"]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        value = None
+    if type(value) is int and 0 <= value < 1_000_000:
+        return value
+    if isinstance(value, str) and value:
+        return value
+    raise ValueError(f"{member.name} holds no label; expected a number, or JSON with a number or a word as 'label'")
+
+
+def list_table(name: str) -> Listing:
+    """A Hugging Face dataset by its name on the hub, or by the path of one on this machine."""
+    try:
+        import datasets
+    except ImportError as error:
+        raise ValueError("hf: needs the extra: pip install 'pellucid[hf]'") from error
+    path = Path(name).expanduser()
+    try:
+        if (path / "dataset_dict.json").is_file() or (path / "state.json").is_file():
+            loaded = datasets.load_from_disk(str(path))
+        else:
+            loaded = datasets.load_dataset(str(path) if path.exists() else name)
+    except Exception as error:
+        raise ValueError(one_line(f"hf:{name} can't be loaded: {reason(error)}")) from error
+    tables: dict[str, Any] = {"train": loaded} if isinstance(loaded, datasets.Dataset) else dict(loaded)  # type: ignore
+    named = {SPLITS[split.lower()]: table for split, table in tables.items() if split.lower() in SPLITS}
+    if "train" not in named:
+        raise ValueError(f"hf:{name} has the splits {some(tuple(tables))}; expected one called train")
+    features = named["train"].features
+    image = _column(name, features, IMAGE_COLUMNS, datasets.Image)
+    label = _column(name, features, LABEL_COLUMNS, datasets.ClassLabel)
+    splits: dict[str, Entries] = {}
+    for split, table in named.items():
+        table = table.cast_column(image, datasets.Image(decode=False))
+        labels = table[label]
+        splits[split] = [(Row(f"{split}/{i}", table, image, i), int(value)) for i, value in enumerate(labels)]
+    return Listing("Hugging Face dataset", splits, tuple(features[label].names), is_split=len(splits) > 1)
+
+
+def _column(name: str, features: Any, usual: tuple[str, ...], kind: type) -> str:
+    """The column of a type; of several, the one with a usual name."""
+    found = [column for column, feature in features.items() if isinstance(feature, kind)]
+    if not found:
+        raise ValueError(f"hf:{name} has the columns {some(tuple(features))}; expected one of type {kind.__name__}")
+    return next((column for column in usual if column in found), found[0])

@@ -1,0 +1,175 @@
+"""Where images come from: one name, one function, three splits."""
+
+import difflib
+import logging
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from pellucid.data import formats, named
+from pellucid.data.formats import Parts
+from pellucid.data.images import ImageSet, Size, check_size
+from pellucid.data.lazy import LazyImageSet, Pixels, Unreadable, into_memory
+from pellucid.data.listings import IN_MEMORY, Images, Listing, gather, list_folder
+from pellucid.data.shards import list_shards, list_table
+
+log = logging.getLogger("pellucid")
+
+HELD_OUT_SEED = 0
+STATISTICS_OF = 2000  # images, of a set that is not in memory
+NAMES = ("digits", *named.KNOWN)
+PREFIXES = {"folder": "PATH", "wds": "SHARDS", "hf": "NAME"}
+
+
+@dataclass(frozen=True)
+class DataConfig:
+    """Which images, and how they are brought in."""
+
+    name: str = "digits"
+    """digits, cifar10, cifar100, mnist, fashion_mnist, folder:PATH, wds:SHARDS or hf:NAME."""
+    path: str | None = None
+    """Where the files of a named set lie; searched for unless given."""
+    size: tuple[int, int] | None = None
+    """Height and width that images are brought to; unless given, their own if they share one, else 224 224."""
+    held_out: int = 0
+    """Images taken out of training for validation: the same ones whatever the seed."""
+    strict: bool = False
+    """Make the first unreadable image an error, instead of leaving out up to 1 % of them."""
+
+
+@dataclass(frozen=True, eq=False)
+class Splits:
+    """The images to train, to choose, and to test with."""
+
+    train: Images
+    validation: Images | None = None
+    test: Images | None = None
+
+
+def load(config: DataConfig) -> Splits:
+    """The images that a config asks for.
+
+    >>> splits = load(DataConfig("digits", held_out=100))
+    >>> splits.train.shape, len(splits.train), len(splits.validation), len(splits.test)
+    ((1, 8, 8), 1337, 100, 360)
+    """
+    _, parts = find(config, Unreadable(config.strict))
+    if config.held_out:
+        if "validation" in parts:
+            log.info("%s: its own validation images are left aside for the held-out ones", config.name)
+        parts["train"], parts["validation"] = hold_out(parts["train"], config.held_out)
+    return Splits(parts["train"], parts.get("validation"), parts.get("test"))
+
+
+def hold_out(images: Images, count: int) -> tuple[Images, Images]:
+    """(the others in their order, `count` images chosen by a permutation of fixed seed)."""
+    if not 0 < count < len(images):
+        raise ValueError(f"held_out is {count}; expected fewer than the {len(images)} training images, and one or more")
+    chosen = torch.randperm(len(images), generator=torch.Generator().manual_seed(HELD_OUT_SEED))[:count]
+    kept = torch.ones(len(images), dtype=torch.bool)
+    kept[chosen] = False
+    return images.subset(kept.nonzero().flatten()), images.subset(chosen.sort().values)
+
+
+def find(config: DataConfig, unreadable: Unreadable) -> tuple[str, dict[str, Images]]:
+    """What format was found, and the images by split, before any are held out."""
+    check_size(config.size)
+    if config.held_out < 0:
+        raise ValueError(f"held_out is {config.held_out}; expected zero or more")
+    listing = list_images(config)
+    if listing is not None:
+        return listing.format, gather(listing, config.size, unreadable, own_validation=not config.held_out)
+    if config.name == "digits":
+        return "digits of scikit-learn", sets(named.digits(), named.TEN, config.size)
+    known = named.KNOWN[config.name]
+    if config.path is None:
+        form, parts = named.find(config.name)
+    else:
+        form, parts = named.read_path(config.name, Path(config.path).expanduser())
+        if differs := named.difference(known, parts):
+            log.warning("%s is not the official %s: %s", config.path, config.name, differs)
+    return form, sets(parts, known.classes, config.size)
+
+
+def list_images(config: DataConfig) -> Listing | None:
+    """The listing of a source made of image files; None for sets that come as arrays."""
+    kind, colon, where = config.name.partition(":")
+    if colon and kind in PREFIXES and where:
+        if config.path is not None:
+            raise ValueError(f"path is for named sets; {config.name!r} says where its images lie, so leave path out")
+        if kind == "folder":
+            return list_folder(Path(where).expanduser())
+        return list_shards(where) if kind == "wds" else list_table(where)
+    if config.name not in NAMES:
+        near = difflib.get_close_matches(config.name, NAMES, 1)
+        meant = f"; did you mean {near[0]!r}?" if near else ""
+        expected = ", ".join([*NAMES, *(f"{prefix}:{what}" for prefix, what in PREFIXES.items())])
+        raise ValueError(f"no data is called {config.name!r}; expected one of {expected}{meant}")
+    if config.path is None:
+        return None
+    if config.name == "digits":
+        raise ValueError("digits come with scikit-learn; leave path out")
+    path = Path(config.path).expanduser()
+    is_set = not path.is_dir() or formats.locate(config.name, path) or named.archives_in(path)
+    return None if is_set or not any(each.is_dir() for each in path.iterdir()) else list_folder(path)
+
+
+def sets(parts: Parts, classes: tuple[str, ...], size: Size | None) -> dict[str, Images]:
+    """Arrays by split as sets, brought to `size`; above 2 GiB each image is scaled when it is read."""
+    made: dict[str, Images] = {}
+    for split, (pixels, numbers) in parts.items():
+        images, labels = torch.from_numpy(np.array(pixels)), torch.from_numpy(numbers.astype(np.int64))
+        channels, *own = images.shape[1:]
+        if size is None or size == tuple(own):
+            made[split] = ImageSet(images, labels, classes)
+            continue
+        items = [Pixels(f"{split}/{i}", image) for i, image in enumerate(images)]
+        if len(items) * channels * size[0] * size[1] <= IN_MEMORY:
+            made[split] = into_memory(items, labels.tolist(), classes, size, channels, Unreadable(strict=True))
+        else:
+            made[split] = LazyImageSet(items, labels, classes, size, channels)
+    return made
+
+
+def statistics(images: Images) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Mean and standard deviation of each channel, of values 0…1; summed in whole numbers, so they are exact.
+
+    Of images that are not in memory, 2,000 are read: evenly spread, because files are often sorted by class.
+
+    >>> black_and_white = torch.tensor([0, 255], dtype=torch.uint8).view(2, 1, 1, 1)
+    >>> statistics(ImageSet(black_and_white, torch.tensor([0, 0]), ("one",)))
+    ((0.5,), (0.5,))
+    """
+    if not len(images):
+        raise ValueError("there are no images to take the mean of; expected one or more")
+    n = len(images)
+    if isinstance(images, ImageSet) or n <= STATISTICS_OF:
+        chosen = torch.arange(n)
+    else:
+        chosen = torch.arange(STATISTICS_OF) * n // STATISTICS_OF
+    total = Moments(images.shape[0])
+    for block in chosen.split(500):
+        total.add(images.read(block))
+    return total.mean_and_std()
+
+
+class Moments:
+    """How often each channel takes each of its 256 levels: mean and deviation follow, exactly."""
+
+    def __init__(self, channels: int) -> None:
+        self.histograms = torch.zeros(channels, 256, dtype=torch.int64)
+
+    def add(self, images: Tensor) -> None:
+        for histogram, channel in zip(self.histograms, images.movedim(1, 0), strict=True):
+            histogram += torch.from_numpy(np.bincount(channel.flatten().numpy(), minlength=256))  # twice torch's speed
+
+    def mean_and_std(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
+        level = torch.arange(256)
+        n = int(self.histograms[0].sum())
+        sums, squares = (self.histograms @ level).tolist(), (self.histograms @ level.square()).tolist()
+        # n·Σx² − (Σx)² is not rounded: Python's whole numbers have no end.
+        stds = (((n * square - total**2) / n**2) ** 0.5 / 255 for total, square in zip(sums, squares, strict=True))
+        return tuple(total / n / 255 for total in sums), tuple(stds)

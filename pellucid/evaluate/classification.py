@@ -1,0 +1,94 @@
+"""Accuracy of a classifier, class by class, with its calibration."""
+
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+
+from pellucid.data.augment import Normalise, normalised
+
+
+@dataclass(frozen=True)
+class Classification:
+    """What a model said of labelled images. Shares, not percent.
+
+    probabilities (n classes), labels (n); seconds: of the forward passes, data included.
+    """
+
+    probabilities: Float[Tensor, "n classes"]
+    labels: Int[Tensor, " n"]
+    loss: float
+    seconds: float
+
+    @property
+    def right(self) -> Bool[Tensor, " n"]:
+        return self.probabilities.argmax(1) == self.labels
+
+    @property
+    def top1(self) -> float:
+        return self.right.double().mean().item()
+
+    @property
+    def top5(self) -> float:
+        """Whether the label is among the five likeliest; with five classes or fewer it always is."""
+        best = self.probabilities.topk(min(5, self.probabilities.shape[1]), dim=1).indices
+        return (best == self.labels[:, None]).any(1).double().mean().item()
+
+    @property
+    def per_class(self) -> list[float]:
+        """The share of each class's images that were recognised; NaN for a class with no image."""
+        table = self.confusion.double()
+        return (table.diag() / table.sum(1)).tolist()
+
+    @property
+    def confusion(self) -> Int[Tensor, "classes classes"]:
+        """How many images of each class (row) were called what (column)."""
+        classes = self.probabilities.shape[1]
+        cells = self.labels * classes + self.probabilities.argmax(1)
+        return torch.bincount(cells, minlength=classes * classes).view(classes, classes)
+
+    @property
+    def images_per_second(self) -> float:
+        return len(self.labels) / self.seconds
+
+    def ece(self, bins: int = 15) -> float:
+        """Expected calibration error (Naeini et al. 2015): the mean gap between confidence and accuracy.
+
+        Images are put into equal intervals of confidence; each interval counts by its number of images.
+        """
+        confidence = self.probabilities.max(1).values.double()
+        place = (confidence * bins).ceil().long().clamp(1, bins) - 1
+        gap = torch.zeros(bins, dtype=torch.float64).index_add_(0, place, confidence - self.right.double())
+        return (gap.abs().sum() / len(confidence)).item()
+
+
+@torch.no_grad()
+def classification(
+    model: nn.Module,
+    images: Any,
+    normalise: Normalise,
+    *,
+    device: torch.device | str = "cpu",
+    batch: int = 1000,
+    share: tuple[int, int] = (0, 1),
+) -> Classification:
+    """The model's answers to all images, or to one process's share (rank, world) of them; normalisation alone."""
+    was_training = model.training
+    model.eval()
+    indices = torch.arange(share[0], len(images), share[1])
+    started = time.perf_counter()
+    probabilities, losses = [], []
+    for part in indices.split(batch):
+        pixels = normalised(images.read(part).to(device), normalise)
+        logits = model(pixels).float()
+        losses.append(F.cross_entropy(logits, images.labels[part].to(device), reduction="sum"))
+        probabilities.append(logits.softmax(-1))
+    found = torch.cat(probabilities).cpu()
+    seconds = time.perf_counter() - started
+    model.train(was_training)
+    loss = torch.stack(losses).sum().item() / max(1, len(indices))
+    return Classification(found, images.labels[indices], loss, seconds)

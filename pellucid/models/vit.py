@@ -1,0 +1,214 @@
+"""The vision transformer (Dosovitskiy et al. 2021): an image as a sequence of patches."""
+
+import math
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import torch
+from einops import einsum
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from pellucid.layers import ClassToken, EncoderBlock, LearnedGrid, PatchEmbed, RegisterTokens
+from pellucid.layers.embed import Stem
+from pellucid.layers.feedforward import Activation
+from pellucid.layers.norm import NormKind, make_norm
+from pellucid.models.init import initialise
+from pellucid.models.pretrained import Pretrained
+from pellucid.ops.positions import grid_positions, sinusoidal_2d
+
+Pooling = Literal["class", "mean", "sequence"]
+Positions = Literal["learned", "sinusoidal", "rotary", "none"]
+
+
+@dataclass(frozen=True)
+class ViTConfig:
+    """What a vision transformer is made of, what it calls its answers and how it wants its pixels.
+
+    image, patch: (height, width) in pixels. Other image sizes are taken too: the grid of positions is interpolated.
+    pooling: the class token, the mean of the patch tokens, or their weighted mean with learned weights (sequence).
+    norm_first: normalise, then pool; False pools first, as timm does with the mean.
+    hidden: width of the feed-forward layer, 4·width unless given.
+    rotary_base: of positions="rotary", two axes.
+    layer_scale: initial value of a learned factor for each feature of each branch (Touvron et al. 2021).
+    zero_branches: every residual branch starts as nothing: its last layer is zero.
+    drop_path: probability for the last block, rising from zero; drop_token: share of patches left out in training.
+    labels: names of the classes. mean, std: of the channels, in 0…1, by which images are normalised.
+    """
+
+    classes: int = 10
+    image: tuple[int, int] = (32, 32)
+    channels: int = 3
+    patch: tuple[int, int] = (4, 4)
+    width: int = 256
+    depth: int = 12
+    heads: int = 8
+    hidden: int | None = None
+    stem: Stem = "linear"
+    pooling: Pooling = "class"
+    positions: Positions = "learned"
+    rotary_base: float = 100.0
+    registers: int = 0
+    activation: Activation = "gelu"
+    norm_kind: NormKind = "layer"
+    norm_eps: float = 1e-6
+    norm_first: bool = True
+    qk_norm: bool = False
+    bias: bool = True
+    layer_scale: float | None = None
+    zero_branches: bool = False
+    dropout: float = 0.0
+    attention_dropout: float = 0.0
+    drop_path: float = 0.0
+    drop_token: float = 0.0
+    labels: tuple[str, ...] | None = None
+    mean: tuple[float, ...] | None = None
+    std: tuple[float, ...] | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("classes", "channels", "width", "depth", "heads"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} is {getattr(self, name)}; expected one or more")
+        if self.registers < 0:
+            raise ValueError(f"registers is {self.registers}; expected none or more")
+        if self.pooling not in ("class", "mean", "sequence"):
+            raise ValueError(f"pooling is {self.pooling!r}; expected 'class', 'mean' or 'sequence'")
+        if self.positions not in ("learned", "sinusoidal", "rotary", "none"):
+            raise ValueError(f"positions is {self.positions!r}; expected 'learned', 'sinusoidal', 'rotary' or 'none'")
+        if not 0.0 <= self.drop_token < 1.0:
+            raise ValueError(f"drop_token is {self.drop_token}; expected a share in [0, 1)")
+        if self.labels is not None and len(self.labels) != self.classes:
+            raise ValueError(f"labels names {len(self.labels)} classes; expected {self.classes}")
+        for name in ("mean", "std"):
+            values = getattr(self, name)
+            if values is not None and len(values) != self.channels:
+                raise ValueError(f"{name} has {len(values)} values; expected one for each of {self.channels} channels")
+
+    @classmethod
+    def named(cls, size: str, **changes: Any) -> "ViTConfig":
+        """The usual sizes, at 224 pixels with patches of 16 unless changed.
+
+        >>> ViTConfig.named("small", classes=100).width
+        384
+        """
+        if size not in SIZES:
+            raise ValueError(f"size is {size!r}; expected one of {', '.join(SIZES)}")
+        width, depth, heads = SIZES[size]
+        usual = cls(classes=1000, image=(224, 224), patch=(16, 16), width=width, depth=depth, heads=heads)
+        return replace(usual, **changes)
+
+
+SIZES = {
+    "tiny": (192, 12, 3),
+    "small": (384, 12, 6),
+    "base": (768, 12, 12),
+    "large": (1024, 24, 16),
+    "huge": (1280, 32, 16),
+}
+
+
+class ViT(nn.Module, Pretrained[ViTConfig], config_class=ViTConfig):
+    """Images in, logits out.
+
+    >>> model = ViT(ViTConfig(classes=10, width=64, depth=2, heads=4))
+    >>> model(torch.randn(2, 3, 32, 32)).shape
+    torch.Size([2, 10])
+    >>> model.features(torch.randn(2, 3, 32, 48)).shape     # a class token and 8 × 12 patches, positions interpolated
+    torch.Size([2, 97, 64])
+    """
+
+    def __init__(self, config: ViTConfig):
+        super().__init__()
+        self.config = config
+        c = config
+        self.embed = PatchEmbed(c.patch, c.width, channels=c.channels, stem=c.stem)
+        grid = self.embed.grid(*c.image)
+        self.grid = LearnedGrid(grid, c.width) if c.positions == "learned" else None
+        self.class_token = ClassToken(c.width) if c.pooling == "class" else None
+        self.register_tokens = RegisterTokens(c.registers, c.width) if c.registers else None
+        self.dropout = nn.Dropout(c.dropout) if c.dropout else nn.Identity()
+        self.blocks = nn.ModuleList(
+            EncoderBlock(
+                c.width,
+                c.heads,
+                norm="pre",
+                norm_kind=c.norm_kind,
+                norm_eps=c.norm_eps,
+                hidden=c.hidden,
+                activation=c.activation,
+                bias=c.bias,
+                dropout=c.dropout,
+                attention_dropout=c.attention_dropout,
+                drop_path=c.drop_path * i / max(1, c.depth - 1),
+                layer_scale=c.layer_scale,
+                qk_norm=c.qk_norm,
+                rotary=c.rotary_base if c.positions == "rotary" else None,
+            )
+            for i in range(c.depth)
+        )
+        self.norm = make_norm(c.norm_kind, c.width, eps=c.norm_eps)
+        self.pool = nn.Linear(c.width, 1) if c.pooling == "sequence" else None
+        self.head = nn.Linear(c.width, c.classes)
+        initialise(self, zero_branches=c.zero_branches)
+
+    @property
+    def extra_tokens(self) -> int:
+        """How many tokens stand before those of the patches: the class token first, then the registers."""
+        return self.config.registers + (self.class_token is not None)
+
+    def forward(self, images: Float[Tensor, "b c y x"]) -> Float[Tensor, "b classes"]:
+        # In training, what nobody reads of the last block isn't computed: the class token asks, the others only answer.
+        x = self._tokens(images, read=1 if self.class_token is not None and self.training else None)
+        if self.config.norm_first:
+            return self.head(self._pooled(self.norm(x)))
+        return self.head(self.norm(self._pooled(x)))
+
+    def features(self, images: Float[Tensor, "b c y x"]) -> Float[Tensor, "b t d"]:
+        """The tokens after the last block, normalised: class token, registers, patches row by row."""
+        return self.norm(self._tokens(images))
+
+    def _tokens(self, images: Tensor, read: int | None = None) -> Float[Tensor, "b t d"]:
+        x = self.embed(images)
+        grid = self.embed.grid(*images.shape[-2:])
+        if self.grid is not None:
+            x = x + self.grid(grid).to(x.dtype)  # under autocast the tokens stay in half precision from here on
+        elif self.config.positions == "sinusoidal":
+            x = x + sinusoidal_2d(*grid, self.config.width, device=x.device, dtype=x.dtype).flatten(0, 1)
+        places = grid_positions(*grid, device=x.device) if self.config.positions == "rotary" else None
+        x, places = self._some(x, places)
+        for tokens in (self.register_tokens, self.class_token):
+            x = x if tokens is None else tokens(x)
+        if places is not None:  # tokens of no patch stand at the origin, where nothing turns
+            places = nn.functional.pad(places, (0, 0, self.extra_tokens, 0))
+        x = self.dropout(x)
+        for i, block in enumerate(self.blocks):
+            x = block(x, positions=places, read=read if i == len(self.blocks) - 1 else None)
+        return x
+
+    def _some(self, x: Float[Tensor, "b t d"], places: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        """In training with drop_token: for each image, a random choice of its patches, in their order."""
+        if not self.training or self.config.drop_token == 0.0:
+            return x, places
+        b, t, _ = x.shape
+        kept = max(1, round(t * (1.0 - self.config.drop_token)))
+        chosen = torch.rand(b, t, device=x.device).argsort(1)[:, :kept].sort(1).values
+        x = x.gather(1, chosen[..., None].expand(-1, -1, x.shape[-1]))
+        return x, None if places is None else places[chosen]
+
+    def _pooled(self, x: Float[Tensor, "b t d"]) -> Float[Tensor, "b d"]:
+        if self.class_token is not None:
+            return x[:, 0]
+        x = x[:, self.extra_tokens :]
+        if self.pool is None:
+            return x.mean(1)
+        return einsum(self.pool(x).squeeze(-1).softmax(-1), x, "b t, b t d -> b d")
+
+
+def parameters_of(config: ViTConfig) -> int:
+    """How many numbers a model of this config learns.
+
+    >>> parameters_of(ViTConfig(width=64, depth=1, heads=4))
+    58058
+    """
+    with torch.device("meta"):
+        return sum(math.prod(parameter.shape) for parameter in ViT(config).parameters())
