@@ -14,12 +14,19 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from pellucid import data as data
+    from pellucid import decode as decode
+    from pellucid import evaluate as evaluate
+    from pellucid import hub as hub
     from pellucid import layers as layers
     from pellucid import models as models
     from pellucid import ops as ops
+    from pellucid import recipes as recipes
+    from pellucid import show as show
+    from pellucid import train as train
     from pellucid.layers import watch as watch
 
-_ROOMS = ("ops", "layers", "models", "decode", "recipes", "show")
+_ROOMS = ("ops", "layers", "models", "data", "decode", "evaluate", "hub", "train", "recipes", "show")
 
 
 def __getattr__(name: str) -> Any:

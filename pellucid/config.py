@@ -76,4 +76,5 @@ def _items(arguments: tuple, value: Any, path: str) -> tuple:
         arguments = (arguments[0],) * len(value)
     if len(value) != len(arguments):
         raise ValueError(f"config {path} has {len(value)} values; expected {len(arguments)}")
-    return tuple(_value(hint, item, f"{path}[{i}]") for i, (hint, item) in enumerate(zip(arguments, value, strict=True)))
+    pairs = zip(arguments, value, strict=True)
+    return tuple(_value(hint, item, f"{path}[{i}]") for i, (hint, item) in enumerate(pairs))

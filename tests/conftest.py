@@ -1,7 +1,11 @@
 """What the tests share: seeds, and the slow truth they compare with."""
 
+import importlib
 import math
 import os
+import sys
+import warnings
+from types import ModuleType
 
 import pytest
 import torch
@@ -15,6 +19,41 @@ if "PYTEST_XDIST_WORKER" in os.environ:  # workers share the cores: one thread e
 @pytest.fixture(autouse=True)
 def seeded():
     torch.manual_seed(0)
+
+
+STUBS: list[torch.library.Library] = []  # a library forgets its operators when it goes
+
+
+@pytest.fixture(scope="session")
+def torchvision() -> ModuleType:
+    """A CPU build of torch may lack torchvision's operators; it is imported with stubs then, and nothing calls them."""
+    try:
+        return quietly_imported("torchvision.models.vision_transformer", "torchvision")
+    except RuntimeError:
+        for name in [name for name in sys.modules if name.partition(".")[0] == "torchvision"]:
+            del sys.modules[name]
+        STUBS.append(library := torch.library.Library("torchvision", "FRAGMENT"))
+        for name in ("nms", "qnms"):
+            library.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+        return quietly_imported("torchvision.models.vision_transformer", "torchvision")
+
+
+@pytest.fixture(scope="session")
+def timm(torchvision: ModuleType) -> ModuleType:
+    return quietly_imported("timm", "timm")
+
+
+@pytest.fixture(scope="session")
+def transformers(torchvision: ModuleType) -> ModuleType:
+    return quietly_imported("transformers.models.vit.modeling_vit", "transformers")
+
+
+def quietly_imported(module: str, package: str) -> ModuleType:
+    """The package, once the module is imported; what others warn of while they are imported is not ours to fix."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        importlib.import_module(module)
+    return sys.modules[package]
 
 
 def truth(

@@ -20,18 +20,21 @@ def run(*words, code=0):
     return result
 
 
-def test_help_is_quick_and_needs_no_torch():
-    probe = "import sys, pellucid.cli as c; c.main(['--help']) if 0 else None\n"
-    probe += "try:\n    c.main(['--help'])\nexcept SystemExit: pass\n"
+HELP = ([], ["train"], ["data"], ["data", "look"], ["demo"])
+
+
+@pytest.mark.parametrize("words", HELP, ids=" ".join)
+def test_help_is_quick_and_needs_no_torch(words):
+    probe = "import sys, pellucid.cli as c\n"
+    probe += f"try:\n    c.main([*{words}, '--help'])\nexcept SystemExit: pass\n"
     probe += "assert 'torch' not in sys.modules, 'torch was imported'"
     subprocess.run([sys.executable, "-c", probe], check=True, capture_output=True)
-    fastest = min(timed_help() for _ in range(5))
-    assert fastest < 0.5
+    assert min(timed_help(*words) for _ in range(5)) < 0.5
 
 
-def timed_help():
+def timed_help(*words):
     started = time.perf_counter()
-    run("--help")
+    run(*words, "--help")
     return time.perf_counter() - started
 
 
@@ -42,6 +45,29 @@ def test_help_shows_an_example_for_every_verb():
     for verb in VERBS:
         assert f"Example: pellucid {verb}" in text
         assert f"Example: pellucid {verb}" in run(verb, "--help").stdout
+    for verb in ("fetch", "look", "inspect"):
+        assert f"Example: pellucid data {verb}" in run("data", verb, "--help").stdout
+
+
+def test_the_verbs():
+    from pellucid.cli.verbs import VERBS
+
+    assert " ".join(VERBS) == "shapes recipes train evaluate predict curves convert data demo"
+
+
+def test_the_help_of_a_recipe_lists_its_fields():
+    said = run("train", "vit_digits", "--help").stdout
+    for field in ("--optim.lr", "--model.width", "--duration", "--data.name"):
+        assert field in said
+
+
+def test_recipes_are_listed_with_what_they_state(capsys):
+    from pellucid.recipes import RECIPES
+
+    assert main(["recipes"]) == 0
+    text = capsys.readouterr().out
+    for name, recipe in RECIPES.items():
+        assert f"{name}\n  {recipe.__doc__.splitlines()[0]}" in text
 
 
 def test_version():
@@ -96,9 +122,10 @@ def test_a_vector_picture_holds_its_numbers(tmp_path):
     assert "<svg" in path.read_text()
 
 
+VERBS = "shapes, recipes, train, evaluate, predict, curves, convert, data, demo"
 WRONG = {
-    ("nonsense",): "Unrecognized options: nonsense; Available subcommands: shapes, demo; run pellucid --help",
-    (): "Expected one of {shapes, demo}; run pellucid --help",
+    ("nonsense",): f"Unrecognized options: nonsense; Available subcommands: {VERBS}; run pellucid --help",
+    (): f"Expected one of {{{VERBS}}}; run pellucid --help",
     ("shapes", "--tokens", "many"): "Error parsing --tokens: invalid literal",
     ("shapes", "--colour", "red"): "Unrecognized options: --colour",
     ("shapes", "--tokens", "0"): "--tokens is 0; expected one or more",
@@ -109,18 +136,65 @@ WRONG = {
     ("shapes", "--key-width", "-3"): "key_width is -3; expected one or more",
     ("shapes", "--tokens", "2000", "--figure", "a.png"): "a figure shows at most 1024 tokens; got --tokens 2000",
     ("shapes", "--width", "1000000000", "--heads", "1"): "not enough memory for this; ask for less",
+    ("recipes", "all"): "Unrecognized options: all",
+    ("train",): "Missing from pellucid train: STR Name of a recipe",
+    ("train", "vit_nothing"): "there is no recipe 'vit_nothing'; expected one of vit_digits, ",
+    ("train", "vit_digits", "--duration", "soon"): "duration is 'soon'; expected a number and a unit, as '400 steps'",
+    ("train", "vit_digits", "--optim.speed", "3"): "Unrecognized options: --optim.speed, 3; run pellucid train vit_dig",
+    (
+        "train",
+        "vit_digits",
+        "--optim.lr",
+        "fast",
+    ): "Error parsing --optim.lr: could not convert string to float: 'fast'",
+    ("train", "vit_digits", "--optim.lr", "-1"): "optim.lr is -1.0; expected zero or more",
+    ("train", "vit_digits", "--batch", "0"): "batch is 0 and accumulate 1; expected one or more",
+    ("train", "vit_digits", "--data.name", "digit"): "no data is called 'digit'; expected one of digits, cifar10, ",
+    ("train", "vit_digits", "--data.name", "folder:nowhere"): "the folder 'nowhere' doesn't exist; expected a folder",
+    ("train", "vit_digits", "--resume", "nowhere"): "nowhere holds no run: there is no config.json in it",
+    ("train", "vit_digits", "--resume", "a", "--batch", "3"): "--resume goes on with a run as it is; leave out",
+    ("evaluate",): "Missing from pellucid evaluate: STR A run's folder",
+    ("evaluate", "nothing"): "Missing from pellucid evaluate: --data STR",
+    ("evaluate", "nothing", "--data", "digits"): "no model 'nothing': as a path it is not there, and the shipped",
+    ("evaluate", "nothing", "--data", "digits", "--batch", "0"): "--batch is 0; expected one or more",
+    ("predict", "nothing"): "no pictures are given; name one or more files",
+    ("predict", "nothing", "a.png"): "no model 'nothing': as a path it is not there",
+    ("predict", "nothing", "a.png", "--top", "0"): "--top is 0; expected one or more",
+    ("curves",): "0 runs are given; one picture shows 1…",
+    ("curves", "nowhere"): "nowhere has no steps in log.jsonl; expected the folder of a run that has begun",
+    ("curves", "nowhere", "--epochs", "0"): "--epochs is 0; expected one or more each",
+    ("convert", "nowhere"): "Missing from pellucid convert: PATH Folder to write.",
+    ("convert", "nowhere", "out"): "nowhere doesn't exist; expected a folder with config.json and model.safetensors",
+    ("convert", "a", "b", "--layout", "jax"): "invalid choice 'jax' for argument '--layout'",
+    ("data",): "Expected one of {fetch, look, inspect}",
+    ("data", "paint"): "Unrecognized options: paint; Available subcommands: fetch, look, inspect",
+    ("data", "look", "cifra10"): "no data is called 'cifra10'; expected one of digits, cifar10, cifar100, mnist, fash",
+    ("data", "look", "cifra100"): "did you mean 'cifar100'?",
+    ("data", "look", "digits", "--count", "0"): "--count is 0; expected 1…64",
+    ("data", "fetch", "imagenet"): "'imagenet' can't be fetched; expected one of digits, cifar10",
+    (
+        "data",
+        "fetch",
+        "cifar10",
+        "--path",
+        "nowhere",
+    ): "nowhere doesn't exist; give the folder or the archive of cifar10",
+    ("data", "inspect", "nowhere"): "'nowhere' doesn't exist; give a folder of images",
     ("demo", "--steps", "0"): "--steps is 0; expected one or more",
+    ("demo", "--epochs", "0"): "--epochs is 0; expected one or more",
 }
 
 
-@pytest.mark.parametrize("words", WRONG)
-def test_mistakes_get_one_sentence_and_exit_code_2(words, capsys):
+@pytest.mark.parametrize("words", WRONG, ids=" ".join)
+def test_mistakes_get_one_sentence_and_exit_code_2(words, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     assert main(list(words)) == 2
     said = capsys.readouterr()
     assert said.out == ""
     assert said.err.startswith("pellucid: ")
     assert WRONG[words] in said.err
     assert said.err.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_mistake_seen_from_outside():
@@ -138,12 +212,46 @@ def test_a_file_where_the_folder_should_be(tmp_path, capsys):
 
 
 def test_demo_trains_and_draws(tmp_path):
-    result = run("demo", "--steps", "3", "--out", str(tmp_path / "made" / "here"))
-    assert "exactly right on" in result.stdout
-    assert re.search(r"it reads \d{10} and says \d{10}", result.stdout)
-    assert result.stderr == ""  # no progress bar where there is no terminal
-    with Image.open(tmp_path / "made" / "here" / "reverse.png") as picture:
-        assert picture.width > 1000
+    out = tmp_path / "made" / "here"
+    for runs in (["vit_digits"], ["vit_digits", "vit_digits-2"]):  # the second time, the first run is left alone
+        result = run("demo", "--steps", "3", "--epochs", "1", "--out", str(out))
+        assert "exactly right on" in result.stdout
+        assert re.search(r"it reads \d{10} and says \d{10}", result.stdout)
+        assert re.search(r"reads \d+\.\d\d% of the 360 test images right, after \d+\.\d s of training", result.stdout)
+        assert result.stderr == ""  # no progress bar where there is no terminal
+        assert sorted(path.name for path in out.glob("vit_digits*")) == runs
+        for picture in ("reverse.png", f"{runs[-1]}/curves.png"):
+            with Image.open(out / picture) as image:
+                assert image.width > 500
+
+
+def test_demo_shows_its_drawings_to_the_shipped_model(monkeypatch, capsys, tmp_path):
+    from pellucid.cli.demo import SHOWN, recognises
+    from pellucid.cli.verbs import Demo
+    from pellucid.models import ViT, ViTConfig
+
+    config = ViTConfig(width=8, depth=1, heads=1, labels=tuple("abcdefghij"), mean=(0.5,) * 3, std=(0.3,) * 3)
+    ViT(config).save_pretrained(tmp_path / "weights" / "vit-cifar10")
+    monkeypatch.setattr("pellucid.hub.loading.SHIPPED", tmp_path / "weights")
+    recognises(Demo(out=tmp_path))
+    lines = capsys.readouterr().out.splitlines()[-2:]
+    for name, line in zip(SHOWN, lines, strict=True):
+        assert re.fullmatch(rf"{tmp_path / name}(  [a-j] \d+\.\d %){{3}}", line)
+
+
+def test_the_log_of_a_fetch_is_told_on_a_terminal(monkeypatch, capsys, tmp_path):
+    monkeypatch.setenv("PELLUCID_CACHE", str(tmp_path))
+    monkeypatch.setattr("pellucid.data.named._ways", lambda known: [("the moon", refuse)])
+    for terminal in (False, True):
+        monkeypatch.setattr("sys.stderr.isatty", lambda there=terminal: there)
+        assert main(["data", "fetch", "cifar10"]) == 2
+        told = capsys.readouterr().err.splitlines()
+        assert "cifar10 was not found" in told[-1]
+        assert told[:-1] == ["pellucid: cifar10: trying the moon", "pellucid: cifar10: no answer"][: 2 * terminal]
+
+
+def refuse(folder):
+    raise ValueError("no answer")
 
 
 def test_interruption_is_a_sentence(monkeypatch, capsys, tmp_path):

@@ -9,7 +9,9 @@ from torch.testing import assert_close
 
 from pellucid import ops
 from pellucid.layers import EncoderBlock, watch
+from pellucid.models import ViT, ViTConfig
 from pellucid.ops import attend
+from pellucid.train import Engine, Optim, Run
 
 if not torch.cuda.is_available():
     pytest.skip("needs a CUDA device", allow_module_level=True)
@@ -34,6 +36,27 @@ def test_attend_is_the_formula(dtype, kind, groups):
             assert_close(out.cpu().double(), expected, rtol=0, atol=limit)
         mass = ops.column_mass(on[0], on[1], there, beta=beta, causal=causal)
         assert_close(mass.cpu().double(), weights.sum(2), rtol=0, atol=2e-5)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize(
+    ("n_q", "n_k"), [(65, 65), (64, 64), (80, 80), (33, 33), (1, 65), (7, 20), (128, 128), (100, 37)]
+)
+@pytest.mark.parametrize("d", [16, 32, 64, 128])
+def test_the_kernel_for_short_sequences_is_the_formula(dtype, n_q, n_k, d):
+    """Against float64: no further away than rounding to half precision takes it, and neither are the gradients."""
+    tensors = [
+        t.cuda().transpose(1, 2).contiguous().transpose(1, 2) for t in qkv(n_q=n_q, n_k=n_k, d=d, e=d, dtype=dtype)
+    ]
+    ours = [t.detach().requires_grad_() for t in tensors]
+    exact = [t.detach().double().requires_grad_() for t in tensors]
+    out, expected = attend(*ours, beta=0.3, impl="triton"), attend(*exact, beta=0.3, impl="reference")
+    grad = torch.randn_like(expected).to(dtype)
+    found, wanted = torch.autograd.grad(out, ours, grad), torch.autograd.grad(expected, exact, grad.double())
+    for a, b in zip((out, *found), (expected, *wanted), strict=True):
+        assert (a.double() - b).norm() / b.norm() < 1.5 * torch.finfo(dtype).eps
+    wrong = attend(*exact, beta=0.6, impl="reference")
+    assert (out.double() - wrong).norm() / wrong.norm() > 0.01
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -76,3 +99,45 @@ def test_long_sequences_never_build_the_map():
     assert peak < 1.5 * 2**30  # one map would take 32 GiB in float32
     assert_close(mass.sum(-1), torch.full((1, 8), 32_768.0, device="cuda"), rtol=1e-5, atol=0)
     assert_close(fused.float(), mass, rtol=0.02, atol=0)  # the gradient's inputs and result are rounded to bf16
+
+
+class Repeated:
+    """A task that sees one batch again and again."""
+
+    unit, score = "images", ""
+
+    def __init__(self):
+        torch.manual_seed(0)
+        config = ViTConfig(width=64, depth=2, heads=4, drop_path=0.1, drop_token=0.1)
+        self.model = ViT(config).cuda()
+        self.images, self.labels = torch.randn(32, 3, 32, 32, device="cuda"), torch.arange(32, device="cuda") % 10
+        self.batch = self.epoch_size = 32
+
+    def batches(self, start, end):
+        for _ in range(start, end):
+            yield [(self.images, self.labels)]
+
+    def loss(self, model, images, labels):
+        with torch.autocast("cuda", torch.bfloat16):
+            return torch.nn.functional.cross_entropy(model(images).float(), labels), {}
+
+    def evaluate(self, model):
+        return {}
+
+
+def test_a_captured_step_trains_as_an_eager_one():
+    """Compiling and capturing leave no trace in the weights, and the losses fall alike."""
+    optim = Optim(name="muon", ema=0.9, clip=1.0)
+    losses = {}
+    for kind in ("eager", "graphs"):
+
+        class Heard:
+            def began(self, step, steps): ...
+            def logged(self, lines, kind=kind):
+                losses.setdefault(kind, []).extend(line["loss"] for line in lines if "loss" in line)
+
+        run = Run(batch=32, duration="40 steps", optim=optim, compile=kind == "graphs", graphs=kind == "graphs")
+        Engine(Repeated(), run, torch.device("cuda"), observer=Heard()).fit()
+    assert abs(losses["eager"][0] - losses["graphs"][0]) < 0.02
+    assert losses["eager"][-1] < 0.5 * losses["eager"][0]
+    assert losses["graphs"][-1] < 0.5 * losses["graphs"][0]

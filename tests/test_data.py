@@ -307,9 +307,7 @@ def test_formats_without_a_signature_are_not_taken_for_others():
 
 def test_formats_that_run_other_programs_are_refused(monkeypatch):
     monkeypatch.setattr("PIL.EpsImagePlugin.Ghostscript", None)  # would be called
-    with pytest.raises(
-        ValueError, match=r"the image can't be read: it is EPS, which isn't read here; save it as PNG$"
-    ):
+    with pytest.raises(ValueError, match=r"the image can't be read: it is EPS, which isn't read here; save it as PNG$"):
         decode(encoded(picture(), "EPS"))
     assert not {".eps", ".ps", ".wmf", ".emf", ".iim", ".pdf", ".mpg", ".h5"} & set(SUFFIXES)
     assert {".jpg", ".tif", ".tiff", ".ico", ".tga", ".jp2", ".mpo", ".fits", ".psd"} <= set(SUFFIXES)

@@ -1,8 +1,5 @@
 """Watching other people's modules: PyTorch's, timm's and Hugging Face's."""
 
-import sys
-import warnings
-
 import pytest
 import torch
 import torch.nn.functional as F
@@ -11,33 +8,6 @@ from torch.testing import assert_close
 
 from pellucid.layers import watch
 from pellucid.ops import masks
-
-
-@pytest.fixture(scope="module")
-def timm():
-    """timm imports torchvision, whose operators a CPU build of torch may lack; nothing here calls them."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        try:
-            import torchvision  # noqa: F401
-        except RuntimeError:
-            for name in [name for name in sys.modules if name.partition(".")[0] == "torchvision"]:
-                del sys.modules[name]
-            library = torch.library.Library("torchvision", "FRAGMENT")
-            for name in ("nms", "qnms"):
-                library.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
-        import timm
-
-        yield timm
-
-
-@pytest.fixture(scope="module")
-def transformers():
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        import transformers
-
-        yield transformers
 
 
 @pytest.fixture

@@ -234,7 +234,7 @@ def test_watching_sees_every_block():
     [
         ({"image": (16, 18)}, "image axis x: 18 pixels, expected a multiple of the patch's 4"),
         ({"stem": "conv", "patch": (3, 4)}, "expected powers of two"),
-        ({"stem": "pool"}, "stem is 'pool'; expected 'linear' or 'conv'"),
+        ({"stem": "pool"}, "stem is 'pool'; expected 'linear', 'conv' or 'deep'"),
         ({"heads": 5}, "width 32 can't be split into 5 heads"),
         ({"activation": "tanh"}, "activation is 'tanh'"),
         ({"norm_kind": "batch"}, "norm kind is 'batch'"),

@@ -2,10 +2,13 @@
 
 import contextlib
 import io
+import logging
 import os
 import re
 import sys
-from collections.abc import Sequence
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 from pellucid import __version__
 
@@ -23,7 +26,8 @@ def main(words: Sequence[str] | None = None) -> int:
         print(f"pellucid {__version__}")
         return 0
     try:
-        _parse(words).run()
+        with _hushed():
+            _parse(words)()
         sys.stdout.flush()
     except BrokenPipeError:  # the reader has read enough, as in `pellucid shapes | head -3`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -39,16 +43,36 @@ def main(words: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _parse(words: list[str]):
-    """The verb that the words ask for. tyro reports mistakes in a box; here they become one sentence."""
+@contextlib.contextmanager
+def _hushed() -> Iterator[None]:
+    """Without Pillow's remarks on damaged images: either they can be read all the same, or a sentence says why not."""
+    logging.getLogger("PIL").setLevel(logging.CRITICAL)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", module=r"PIL\.")
+        yield
+
+
+def _parse(words: list[str]) -> Callable[[], None]:
+    """What the words ask for, ready to be called."""
     import tyro
 
-    from pellucid.cli.verbs import VERBS
+    from pellucid.cli.verbs import VERBS, Train
 
+    if words[:1] == ["train"] and len(words) > 1 and not words[1].startswith("-"):  # what follows may be the recipe's
+        mine = [word for word in words[1:] if word not in ("--help", "-h")]
+        verb, changes = parsed(lambda: tyro.cli(Train, prog="pellucid train", args=mine, return_unknown_args=True))
+        return lambda: verb.run(changes + [word for word in words if word in ("--help", "-h")])
+    return parsed(
+        lambda: tyro.extras.subcommand_cli_from_dict(VERBS, prog="pellucid", description=ABOUT, args=words)
+    ).run
+
+
+def parsed(parse: Callable[[], Any]) -> Any:
+    """What tyro makes of the words. It reports mistakes in a box; here they become one sentence."""
     said = io.StringIO()
     try:
         with contextlib.redirect_stderr(said):
-            return tyro.extras.subcommand_cli_from_dict(VERBS, prog="pellucid", description=ABOUT, args=words)
+            return parse()
     except SystemExit as stop:
         if stop.code in (0, None):
             raise

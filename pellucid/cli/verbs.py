@@ -2,6 +2,9 @@
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated, Literal
+
+from tyro.conf import OmitSubcommandPrefixes, Positional, subcommand
 
 
 @dataclass(frozen=True)
@@ -39,8 +42,216 @@ class Shapes:
 
 
 @dataclass(frozen=True)
+class Recipes:
+    """List the recipes: what each trains, and the evidence for it.
+
+    Example: pellucid recipes
+    """
+
+    def run(self) -> None:
+        from pellucid.cli.recipes import recipes
+
+        recipes()
+
+
+@dataclass(frozen=True)
+class Train:
+    """Train a recipe; any field of it can be changed, as --optim.lr 0.002 (pellucid train RECIPE --help lists them).
+
+    Example: pellucid train vit_digits --out runs/mine --duration "20 epochs"
+    """
+
+    recipe: Positional[str]
+    """Name of a recipe; pellucid recipes lists them."""
+    out: Path | None = None
+    """Folder of the run; runs/RECIPE unless given."""
+    resume: Path | None = None
+    """Folder of a run to go on with, from its last checkpoint to its end."""
+    tensorboard: bool = False
+    """Write the curves for TensorBoard too, into the run's folder (extra: tensorboard)."""
+
+    def run(self, changes: list[str] | None = None) -> None:
+        from pellucid.cli.train import train
+
+        train(self, changes or [])
+
+
+@dataclass(frozen=True)
+class Evaluate:
+    """Accuracy of a model on labelled images: top-1, top-5, by class, and its calibration.
+
+    Example: pellucid evaluate vit-cifar10 --data cifar10 --confusion confusion.png
+    """
+
+    model: Positional[str]
+    """A run's folder, a saved folder, or the name of a shipped model."""
+    data: str
+    """digits, cifar10, cifar100, mnist, fashion_mnist, folder:PATH, wds:SHARDS or hf:NAME."""
+    path: str | None = None
+    """Where the files of a named set lie; searched for if not given."""
+    split: Literal["test", "validation", "train"] = "test"
+    """Which images."""
+    json: bool = False
+    """Print one JSON object; shares, not percent."""
+    confusion: Path | None = None
+    """Draw the confusion matrix into this file (.png, .svg, .pdf)."""
+    batch: int = 500
+    """Images at a time."""
+    device: str = "auto"
+    """cpu, cuda, or auto."""
+
+    def run(self) -> None:
+        from pellucid.cli.evaluate import evaluate
+
+        evaluate(self)
+
+
+@dataclass(frozen=True)
+class Predict:
+    """What a model sees in pictures of yours.
+
+    Example: pellucid predict vit-cifar10 photo.jpg --top 3
+    """
+
+    model: Positional[str]
+    """A run's folder, a saved folder, or the name of a shipped model."""
+    images: Positional[tuple[Path, ...]]
+    """Pictures, in any format that Pillow reads."""
+    top: int = 5
+    """How many classes to name."""
+    json: bool = False
+    """Print a JSON list."""
+
+    def run(self) -> None:
+        from pellucid.cli.predict import predict
+
+        predict(self)
+
+
+@dataclass(frozen=True)
+class Curves:
+    """Draw loss and accuracy of runs against the epoch, on training and validation images.
+
+    Example: pellucid curves runs/mine --epochs 10 20 30 50 --out curves.png
+    """
+
+    runs: Positional[tuple[Path, ...]]
+    """Folders of runs."""
+    epochs: tuple[int, ...] = ()
+    """One panel for each of these numbers of epochs."""
+    out: Path = Path("curves.png")
+    """The picture (.png, .svg, .pdf)."""
+
+    def run(self) -> None:
+        from pellucid.cli.curves import curves
+
+        curves(self)
+
+
+@dataclass(frozen=True)
+class Convert:
+    """Rewrite a vision transformer's weights from and to the names of timm, Hugging Face and torchvision.
+
+    Example: pellucid convert deit_small.safetensors converted --heads 6
+    """
+
+    source: Positional[Path]
+    """A folder with config.json and model.safetensors, or a file of weights."""
+    out: Positional[Path]
+    """Folder to write."""
+    layout: Literal["pellucid", "timm", "huggingface", "torchvision"] = "pellucid"
+    """Whose names to write."""
+    heads: int | None = None
+    """Number of heads, where the file doesn't say."""
+
+    def run(self) -> None:
+        from pellucid.cli.convert import convert
+
+        convert(self)
+
+
+@dataclass(frozen=True)
+class Fetch:
+    """Get a named image set into the cache, checked against its digests.
+
+    Example: pellucid data fetch cifar10
+    """
+
+    name: Positional[str]
+    """cifar10, cifar100, mnist, fashion_mnist or digits."""
+    path: str | None = None
+    """Where its files lie already."""
+
+    def run(self) -> None:
+        from pellucid.cli.data import data_fetch
+
+        data_fetch(self)
+
+
+@dataclass(frozen=True)
+class Look:
+    """Draw samples of an image set before and after augmentation.
+
+    Example: pellucid data look cifar10 --recipe vit_cifar10_fast --out grid.png
+    """
+
+    name: Positional[str]
+    """A named set, folder:PATH, wds:SHARDS or hf:NAME."""
+    path: str | None = None
+    """Where the files of a named set lie; searched for if not given."""
+    recipe: str | None = None
+    """Whose augmentation; flips and crops unless given."""
+    count: int = 8
+    """How many images."""
+    seed: int = 0
+    """Seed of the choice and of the augmentation."""
+    out: Path = Path("grid.png")
+    """The picture (.png, .svg, .pdf)."""
+
+    def run(self) -> None:
+        from pellucid.cli.data import data_look
+
+        data_look(self)
+
+
+@dataclass(frozen=True)
+class Inspect:
+    """Say what a data set holds: format, splits, classes, sizes, and every problem.
+
+    Example: pellucid data inspect folder:pictures
+    """
+
+    name: Positional[str]
+    """A named set, folder:PATH, wds:SHARDS, hf:NAME, or a path."""
+    json: bool = False
+    """Print one JSON object."""
+
+    def run(self) -> None:
+        from pellucid.cli.data import data_inspect
+
+        data_inspect(self)
+
+
+@dataclass(frozen=True)
+class Data:
+    """Fetch, look at and inspect image sets.
+
+    Example: pellucid data look digits --out grid.png
+    """
+
+    what: OmitSubcommandPrefixes[
+        Annotated[Fetch, subcommand("fetch")]
+        | Annotated[Look, subcommand("look")]
+        | Annotated[Inspect, subcommand("inspect")]
+    ]
+
+    def run(self) -> None:
+        self.what.run()
+
+
+@dataclass(frozen=True)
 class Demo:
-    """Train a transformer to reverse ten digits, and draw where it looked.
+    """Reverse ten digits, train a vision transformer on handwritten ones, recognise two pictures; and draw it all.
 
     Example: pellucid demo --out demo
     """
@@ -48,7 +259,9 @@ class Demo:
     out: Path = Path("demo")
     """Folder for the pictures; it is made if it isn't there."""
     steps: int = 600
-    """Training steps."""
+    """Training steps of the reversing transformer."""
+    epochs: int = 45
+    """Training epochs of the vision transformer."""
     seed: int = 0
     """Seed of the weights and of the sequences."""
 
@@ -58,4 +271,14 @@ class Demo:
         demo(self)
 
 
-VERBS = {"shapes": Shapes, "demo": Demo}
+VERBS = {
+    "shapes": Shapes,
+    "recipes": Recipes,
+    "train": Train,
+    "evaluate": Evaluate,
+    "predict": Predict,
+    "curves": Curves,
+    "convert": Convert,
+    "data": Data,
+    "demo": Demo,
+}

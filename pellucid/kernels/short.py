@@ -1,9 +1,10 @@
 """Attention over short sequences: a head's whole map lives in one program's registers and is never written.
 
-PyTorch's kernels are made for long sequences: over 65 tokens their backward pass alone runs three kernels and writes
-float32 sums. Here one program takes one head of one image, forward or backward, reads q, k, v (and the gradient) once and
-writes each result once. softmax(β·qkᵀ)·v, with no mask and no dropout.
+PyTorch's kernels are made for long sequences. Here one program takes one head of one image, forward or backward, reads
+q, k, v (and the gradient) once and writes each result once. softmax(β·qkᵀ)·v, with no mask and no dropout.
 """
+# pyright: reportMissingImports=false, reportIndexIssue=false
+# Triton comes with CUDA builds of PyTorch alone, and its kernels are launched as kernel[grid](…).
 
 import torch
 import triton
@@ -15,7 +16,7 @@ WIDTHS = (16, 32, 64, 128)
 
 
 def fits(q: Tensor, k: Tensor, v: Tensor) -> bool:
-    """Whether this kernel takes them: CUDA, half precision, as many key heads as query heads, short and of a usual width."""
+    """Whether this kernel takes them: on CUDA, in half precision, heads not shared, short and of a usual width."""
     return (
         q.is_cuda
         and q.dtype in (torch.bfloat16, torch.float16)
@@ -85,6 +86,77 @@ def _backward(
     _store(dk, tl.dot(tl.trans(slope), queries), batch, head, keys, columns, bb, bh, bt, n_k)
 
 
+# 65 tokens (64 patches and a class token) fill half a block of 128, and a quarter of its map. These two take a block
+# and a tail of 16 more tokens, as a and b: the map is aa ab / ba bb.
+
+
+@triton.jit
+def _tailed_weights(q, ka, kb, at_a, at_b, n, beta):
+    sa = tl.dot(q, tl.trans(ka)) * (beta * 1.4426950408889634)
+    sb = tl.dot(q, tl.trans(kb)) * (beta * 1.4426950408889634)
+    sb = tl.where(at_b[None, :] < n, sb, float("-inf"))
+    top = tl.maximum(tl.max(sa, 1), tl.max(sb, 1))[:, None]
+    wa, wb = tl.exp2(sa - top), tl.exp2(sb - top)
+    total = (tl.sum(wa, 1) + tl.sum(wb, 1))[:, None]
+    return wa / total, wb / total
+
+
+@triton.jit
+def _tailed_slopes(wa, wb, given, va, vb, beta):
+    sa, sb = tl.dot(given, tl.trans(va)), tl.dot(given, tl.trans(vb))
+    mean = (tl.sum(wa * sa, 1) + tl.sum(wb * sb, 1))[:, None]
+    return (wa * (sa - mean) * beta).to(given.dtype), (wb * (sb - mean) * beta).to(given.dtype)
+
+
+@triton.jit
+def _tailed_forward(
+    q, k, v, out, beta, heads, n,
+    qb, qh, qt, kb, kh, kt, vb, vh, vt, ob, oh, ot,
+    N: tl.constexpr, TAIL: tl.constexpr, D: tl.constexpr,
+):  # fmt: skip
+    batch, head = tl.program_id(0) // heads, tl.program_id(0) % heads
+    batch = batch.to(tl.int64)
+    a, b, columns = tl.arange(0, N), N + tl.arange(0, TAIL), tl.arange(0, D)
+    k_a, k_b = _load(k, batch, head, a, columns, kb, kh, kt, n), _load(k, batch, head, b, columns, kb, kh, kt, n)
+    v_a, v_b = _load(v, batch, head, a, columns, vb, vh, vt, n), _load(v, batch, head, b, columns, vb, vh, vt, n)
+    w_aa, w_ab = _tailed_weights(_load(q, batch, head, a, columns, qb, qh, qt, n), k_a, k_b, a, b, n, beta)
+    mixed = tl.dot(w_aa.to(v_a.dtype), v_a) + tl.dot(w_ab.to(v_a.dtype), v_b)
+    _store(out, mixed, batch, head, a, columns, ob, oh, ot, n)
+    w_ba, w_bb = _tailed_weights(_load(q, batch, head, b, columns, qb, qh, qt, n), k_a, k_b, a, b, n, beta)
+    mixed = tl.dot(w_ba.to(v_a.dtype), v_a) + tl.dot(w_bb.to(v_a.dtype), v_b)
+    _store(out, mixed, batch, head, b, columns, ob, oh, ot, n)
+
+
+@triton.jit
+def _tailed_backward(
+    q, k, v, grad, dq, dk, dv, beta, heads, n,
+    qb, qh, qt, kb, kh, kt, vb, vh, vt, gb, gh, gt, db, dh, dt, eb, eh, et, fb, fh, ft,
+    N: tl.constexpr, TAIL: tl.constexpr, D: tl.constexpr,
+):  # fmt: skip
+    batch, head = tl.program_id(0) // heads, tl.program_id(0) % heads
+    batch = batch.to(tl.int64)
+    a, b, columns = tl.arange(0, N), N + tl.arange(0, TAIL), tl.arange(0, D)
+    q_a, q_b = _load(q, batch, head, a, columns, qb, qh, qt, n), _load(q, batch, head, b, columns, qb, qh, qt, n)
+    k_a, k_b = _load(k, batch, head, a, columns, kb, kh, kt, n), _load(k, batch, head, b, columns, kb, kh, kt, n)
+    g_a, g_b = _load(grad, batch, head, a, columns, gb, gh, gt, n), _load(grad, batch, head, b, columns, gb, gh, gt, n)
+    w_aa, w_ab = _tailed_weights(q_a, k_a, k_b, a, b, n, beta)
+    w_ba, w_bb = _tailed_weights(q_b, k_a, k_b, a, b, n, beta)
+    half = g_a.dtype
+    sums = tl.dot(tl.trans(w_aa.to(half)), g_a) + tl.dot(tl.trans(w_ba.to(half)), g_b)
+    _store(dv, sums, batch, head, a, columns, fb, fh, ft, n)
+    sums = tl.dot(tl.trans(w_ab.to(half)), g_a) + tl.dot(tl.trans(w_bb.to(half)), g_b)
+    _store(dv, sums, batch, head, b, columns, fb, fh, ft, n)
+    v_a, v_b = _load(v, batch, head, a, columns, vb, vh, vt, n), _load(v, batch, head, b, columns, vb, vh, vt, n)
+    s_aa, s_ab = _tailed_slopes(w_aa, w_ab, g_a, v_a, v_b, beta)
+    s_ba, s_bb = _tailed_slopes(w_ba, w_bb, g_b, v_a, v_b, beta)
+    _store(dq, tl.dot(s_aa, k_a) + tl.dot(s_ab, k_b), batch, head, a, columns, db, dh, dt, n)
+    _store(dq, tl.dot(s_ba, k_a) + tl.dot(s_bb, k_b), batch, head, b, columns, db, dh, dt, n)
+    sums = tl.dot(tl.trans(s_aa), q_a) + tl.dot(tl.trans(s_ba), q_b)
+    _store(dk, sums, batch, head, a, columns, eb, eh, et, n)
+    sums = tl.dot(tl.trans(s_ab), q_a) + tl.dot(tl.trans(s_bb), q_b)
+    _store(dk, sums, batch, head, b, columns, eb, eh, et, n)
+
+
 @torch.library.custom_op("pellucid::short_attention", mutates_args=())
 def short_attention(q: Tensor, k: Tensor, v: Tensor, beta: float) -> Tensor:
     """softmax(β·qkᵀ)·v for (b h t d), as `fits` says; the result lies in memory as (b t h d), ready to be joined."""
@@ -92,8 +164,12 @@ def short_attention(q: Tensor, k: Tensor, v: Tensor, beta: float) -> Tensor:
     out = _like(q)
     (b, h, n_q, d), n_k = q.shape, k.shape[2]
     strides = [s for x in (q, k, v, out) for s in x.stride()[:3]]
-    sizes = {"N_Q": _block(n_q), "N_K": _block(n_k), "D": d}
-    _forward[(b * h,)](q, k, v, out, beta, h, n_q, n_k, *strides, **sizes, num_warps=_warps(sizes))
+    if n_q == n_k and _has_tail(n_k):
+        sizes = {"N": _block(n_k) // 2, "TAIL": 16, "D": d}
+        _tailed_forward[(b * h,)](q, k, v, out, beta, h, n_k, *strides, **sizes, num_warps=4)
+    else:
+        sizes = {"N_Q": _block(n_q), "N_K": _block(n_k), "D": d}
+        _forward[(b * h,)](q, k, v, out, beta, h, n_q, n_k, *strides, **sizes, num_warps=_warps(sizes))
     return out
 
 
@@ -105,8 +181,12 @@ def short_attention_backward(
     dq, dk, dv = _like(q), _like(k), _like(v)
     (b, h, n_q, d), n_k = q.shape, k.shape[2]
     strides = [s for x in (q, k, v, grad, dq, dk, dv) for s in x.stride()[:3]]
-    sizes = {"N_Q": _block(n_q), "N_K": _block(n_k), "D": d}
-    _backward[(b * h,)](q, k, v, grad, dq, dk, dv, beta, h, n_q, n_k, *strides, **sizes, num_warps=_warps(sizes))
+    if n_q == n_k and _has_tail(n_k):
+        sizes = {"N": _block(n_k) // 2, "TAIL": 16, "D": d}
+        _tailed_backward[(b * h,)](q, k, v, grad, dq, dk, dv, beta, h, n_k, *strides, **sizes, num_warps=4)
+    else:
+        sizes = {"N_Q": _block(n_q), "N_K": _block(n_k), "D": d}
+        _backward[(b * h,)](q, k, v, grad, dq, dk, dv, beta, h, n_q, n_k, *strides, **sizes, num_warps=_warps(sizes))
     return dq, dk, dv
 
 
@@ -145,6 +225,11 @@ def _readable(x: Tensor) -> Tensor:
 def _block(n: int) -> int:
     """tl.dot wants 16 rows at least, and powers of two."""
     return max(16, triton.next_power_of_2(n))
+
+
+def _has_tail(n: int) -> bool:
+    """Whether n is just above a power of two."""
+    return n > 32 and n - _block(n) // 2 <= 16
 
 
 def _warps(sizes: dict[str, int]) -> int:

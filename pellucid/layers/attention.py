@@ -104,7 +104,7 @@ class MultiHeadAttention(nn.Module):
 
         key: tokens, or what `keys_values` made of them once for many calls.
         mask, causal: as in `ops.attend`.
-        positions: (t), (t axes) or (b t axes) of the tokens, for rotary attention; counted on from the cache unless given.
+        positions: (t), (t axes) or (b t axes) of the tokens, for rotary attention; counted on from the cache if None.
         cache: self-attention only; keys and values are added to those of the calls before.
         asking: only the first this many tokens ask; all are keys.
         """
@@ -121,7 +121,9 @@ class MultiHeadAttention(nn.Module):
         else:
             q = self._split(self.q, "query", query[:, :asking], self.heads)
             q = _turn(self.q_norm(q), angles if angles is None or asking is None else angles[..., :asking, :])
-            k, v = key if isinstance(key, KeysValues) else self.keys_values(query if key is None else key, value, angles)
+            k, v = (
+                key if isinstance(key, KeysValues) else self.keys_values(query if key is None else key, value, angles)
+            )
         if cache is not None:
             k, v = cache.append(k, v)
         dropout = self.dropout if self.training else 0.0
@@ -225,7 +227,7 @@ class MultiHeadAttention(nn.Module):
         return f"width={self.width}, heads={self.heads}{shared}"
 
     def _self(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries, keys and values of the same tokens by one matrix product: the tokens are read once, not three times."""
+        """Queries, keys and values of the same tokens by one matrix product: the tokens are read once, not thrice."""
         _check_width(self.q, "query", x)
         _check_width(self.k, "key", x)
         weight = torch.cat([self.q.weight, self.k.weight, self.v.weight])

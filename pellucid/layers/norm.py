@@ -36,9 +36,8 @@ class RMSNorm(nn.Module):
 
 
 def make_norm(kind: NormKind, width: int, *, eps: float | None = None) -> nn.Module:
-    given = {} if eps is None else {"eps": eps}
     if kind == "layer":
-        return LayerNorm(width, **given)
+        return LayerNorm(width, eps=1e-5 if eps is None else eps)
     if kind == "rms":
-        return RMSNorm(width, **given)
+        return RMSNorm(width, eps=1e-6 if eps is None else eps)
     raise ValueError(f"norm kind is {kind!r}; expected 'layer' or 'rms'")

@@ -26,9 +26,10 @@ class Pretrained(ModelHubMixin, Generic[Config], library_name="pellucid"):
     config: Config
     config_class: ClassVar[type]
 
-    def __init_subclass__(cls, *, config_class: type, **options: Any) -> None:
+    def __init_subclass__(cls, *, config_class: type | None = None, **options: Any) -> None:
         super().__init_subclass__(**options)
-        cls.config_class = config_class
+        if config_class is not None:
+            cls.config_class = config_class
 
     def _save_pretrained(self, save_directory: Path) -> None:
         assert isinstance(self, nn.Module)

@@ -45,8 +45,8 @@ def attend(
     beta: inverse temperature, 1/√d unless given; 0 is the plain mean, math.inf hard attention, ties shared equally.
     causal: query i sees keys up to its own position, the queries being the last rows of the keys' sequence.
     dropout: probability of dropping a weight; it is applied whenever it isn't zero.
-    impl: "reference" is the formula, "fused" PyTorch's kernel that never builds the map, "triton" ours for up to 128 tokens
-        in half precision on CUDA, with no mask; "auto" is "triton" where it applies and "fused" elsewhere.
+    impl: "reference" is the formula, "fused" PyTorch's kernel that never builds the map, "triton" ours for up to 128
+        tokens in half precision on CUDA, with no mask; "auto" is "fused", or "triton" in compiled code that it fits.
 
     >>> q, k, v = torch.randn(1, 12, 5, 64), torch.randn(1, 12, 7, 64), torch.randn(1, 12, 7, 32)
     >>> attend(q, k, v).shape
@@ -63,7 +63,10 @@ def attend(
     beta = resolve_beta(beta, q.shape[-1])
     if torch.is_autocast_enabled(q.device.type):
         q, k, v = autocasted(q), autocasted(k), autocasted(v)
-    if impl in ("auto", "triton") and _is_short(q, k, v, mask, beta, causal, dropout):
+    wanted = impl == "triton" or (
+        impl == "auto" and torch.compiler.is_compiling()
+    )  # eager calls of it cost 100 µs each
+    if wanted and _is_short(q, k, v, mask, beta, causal, dropout):
         from pellucid.kernels.short import short_attention
 
         out = short_attention(q, k, v, beta)
@@ -104,9 +107,7 @@ def observed_by(observe: Observer) -> Iterator[None]:
             _observers = tuple(other for other in _observers if other is not observe)
 
 
-def _is_short(
-    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, beta: float, causal: bool, dropout: float
-) -> bool:
+def _is_short(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, beta: float, causal: bool, dropout: float) -> bool:
     """Whether the kernel for short sequences takes this call. Triton is imported for the first one that it may take."""
     if not (q.is_cuda and _HAS_TRITON and mask is None and not causal and dropout == 0.0 and math.isfinite(beta)):
         return False

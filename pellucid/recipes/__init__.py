@@ -1,1 +1,24 @@
-"""Runs that state their evidence."""
+"""Functions that return a run and state their evidence. `RECIPES` has those that `pellucid train` knows."""
+
+from collections.abc import Callable
+
+from pellucid.recipes import vit
+from pellucid.train.config import Run
+
+RECIPES: dict[str, Callable[[], Run]] = {
+    function.__name__: function
+    for function in (
+        vit.vit_digits,
+        vit.vit_64x5,
+        vit.vit_256_course,
+        vit.vit_cifar10_fast,
+        vit.vit_cifar10_accurate,
+    )
+}
+
+
+def recipe(name: str) -> Run:
+    """The run that a recipe's name stands for."""
+    if name not in RECIPES:
+        raise ValueError(f"there is no recipe {name!r}; expected one of {', '.join(RECIPES)}")
+    return RECIPES[name]()

@@ -1,0 +1,127 @@
+"""pellucid data: fetch an image set, look at it, inspect it."""
+
+import json
+import logging
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pellucid.cli.verbs import Fetch, Inspect, Look
+from pellucid.data import named
+from pellucid.data.augment import Augment, Augmented, Normalise, augment
+from pellucid.data.inspection import Report, inspect
+from pellucid.data.sources import NAMES, PREFIXES, DataConfig, load, statistics
+from pellucid.recipes import recipe
+from pellucid.show.figures import check_path, save
+from pellucid.show.training import Row, samples_figure, shortened
+
+DRAWS = 3  # of the augmentation, for each image
+COLUMNS = 8
+MOST = 64
+
+
+def data_fetch(asked: Fetch) -> None:
+    """Get the set, if it isn't there, and tell where it lies, how much it is and whether it is the official one."""
+    if asked.name not in NAMES:
+        raise ValueError(f"{asked.name!r} can't be fetched; expected one of {', '.join(NAMES)}")
+    with telling():
+        splits = load(DataConfig(asked.name, path=asked.path))
+    cached = named.cache_folder() / f"{asked.name}.safetensors"
+    print(f"{asked.name}: {'comes with scikit-learn' if asked.name == 'digits' else asked.path or cached}")
+    recorded = named.KNOWN[asked.name].sha256 if asked.name in named.KNOWN else None
+    for split in ("train", "test"):
+        images = getattr(splits, split)
+        if images is None:
+            continue
+        channels, height, width = images.shape
+        digest = named.sha256((images.read(torch.arange(len(images))).numpy(), images.labels.byte().numpy()))
+        expected = (recorded or {}).get(split)
+        verdict = (
+            "none is recorded" if expected is None else "as recorded" if digest == expected else "not the recorded one"
+        )
+        print(f"{split}: {len(images):,} images of {channels}×{height}×{width}, SHA-256 {digest[:12]}… ({verdict})")
+
+
+@contextmanager
+def telling() -> Iterator[None]:
+    """Say on the terminal what the log says meanwhile: where a set is looked for, and why it isn't there."""
+    log, handler = logging.getLogger("pellucid"), logging.StreamHandler()
+    if not sys.stderr.isatty():
+        yield
+        return
+    level = log.level
+    handler.setFormatter(logging.Formatter("pellucid: %(message)s"))
+    log.addHandler(handler)
+    log.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        log.removeHandler(handler)
+        log.setLevel(level)
+
+
+def data_look(asked: Look) -> None:
+    """Draw images as they are and, below them, as training sees them."""
+    check_path(asked.out)
+    if not 1 <= asked.count <= MOST:
+        raise ValueError(f"--count is {asked.count}; expected 1…{MOST}")
+    config = recipe(asked.recipe).augment if asked.recipe else None
+    train = load(DataConfig(asked.name, path=asked.path)).train
+    config = config or Augment(flip="random", crop=max(1, train.shape[1] // 8))
+    normalise = Normalise(*statistics(train))
+    index = torch.randperm(len(train), generator=torch.Generator().manual_seed(asked.seed))[: asked.count]
+    pixels, labels, places = train.read(index), train.labels[index], torch.arange(len(index))
+    draws = [
+        augment(pixels, labels, config, normalise, seed=asked.seed, step=i, epoch=i, index=index, positions=places)
+        for i in range(DRAWS)
+    ]
+    rows = []
+    for part in places.split(COLUMNS):
+        rows.append(Row("original", pixels[part], [shortened(train.classes[i]) for i in labels[part].tolist()]))
+        for i, batch in enumerate(draws, 1):
+            seen = displayed(batch.images[part], normalise)
+            rows.append(Row(f"draw {i}", seen, captions(batch, part, train.classes)))
+    save(samples_figure(rows), asked.out)
+    whose = f"as {asked.recipe} does" if asked.recipe else f"by random flips and crops (±{config.crop})"
+    print(f"{len(index)} of {len(train):,} training images of {asked.name}, each augmented {DRAWS} times {whose}")
+    print(f"samples: {asked.out}")
+
+
+def data_inspect(asked: Inspect) -> None:
+    """Print what a set holds and what is wrong with it."""
+    is_name = asked.name in NAMES or asked.name.partition(":")[0] in PREFIXES
+    report = inspect(DataConfig(asked.name) if is_name else Path(asked.name))
+    print(json.dumps(_plain(report)) if asked.json else report)
+
+
+def displayed(images: Tensor, normalise: Normalise) -> Tensor:
+    """Normalised pixels as bytes again.
+
+    >>> half = Normalise((0.5,), (0.25,))
+    >>> displayed(torch.tensor([[[[-2.0, 0.0, 2.0]]]]), half)
+    tensor([[[[  0, 128, 255]]]], dtype=torch.uint8)
+    """
+    mean, std = (torch.tensor(values)[:, None, None] for values in (normalise.mean, normalise.std))
+    return ((images * std + mean) * 255).round().clamp(0, 255).byte()
+
+
+def captions(batch: Augmented, part: Tensor, classes: tuple[str, ...]) -> list[str]:
+    """The label where it has changed: both classes of a mixed image, with their shares."""
+    said = []
+    for label, other, weight in zip(batch.labels[part], batch.others[part], batch.weight[part].tolist(), strict=True):
+        shares = ((weight, classes[label]), (1 - weight, classes[other]))
+        mixed = weight < 1 and label != other
+        said.append("\n".join(f"{share:.0%} {shortened(name, 11)}" for share, name in shares) if mixed else "")
+    return said
+
+
+def _plain(report: Report) -> dict[str, Any]:
+    sizes = [{"height": y, "width": x, "images": count} for (y, x), count in report.sizes.items()]
+    counts = {split: dict(zip(report.classes, counts, strict=True)) for split, counts in report.counts.items()}
+    return asdict(report) | {"sizes": sizes, "counts": counts}

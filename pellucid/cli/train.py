@@ -1,0 +1,130 @@
+"""pellucid train: a recipe with changes, or a run that goes on."""
+
+import logging
+import shlex
+import sys
+from contextlib import nullcontext
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+import tyro
+
+from pellucid.cli import parsed
+from pellucid.cli.curves import history
+from pellucid.cli.progress import Watcher
+from pellucid.cli.verbs import Train
+from pellucid.recipes import recipe
+from pellucid.show.figures import save
+from pellucid.show.training import curves_figure
+from pellucid.train import Engine, Result, Run, RunFolder, Stopped
+from pellucid.train.classify import Classification, resolved
+from pellucid.train.distributed import Processes, joined, pick_device
+
+
+def train(asked: Train, changes: list[str]) -> None:
+    """Train a recipe with changes, or go on with a run."""
+    run = _kept(asked, changes) if asked.resume else _changed(asked, changes)
+    logging.basicConfig(format="pellucid: %(message)s")
+    device = pick_device(run.device)
+    with joined(device) as processes:
+        path = asked.resume or asked.out or Path(processes.told(str(_free(Path("runs") / asked.recipe))))
+        try:
+            resume = asked.resume is not None
+            result = train_run(run, path, device, processes, resume=resume, tensorboard=asked.tensorboard)
+        except Stopped as stop:
+            if processes.first:
+                print(f"pellucid: {stop}; go on with: {_again(run, path, processes)}", file=sys.stderr)
+            sys.exit(128 + stop.signal)
+        except OSError as error:
+            if isinstance(error, BrokenPipeError) or not _is_saved(path):
+                raise
+            said = (
+                f"{error.strerror or error}; what was saved before is whole, go on with: {_again(run, path, processes)}"
+            )
+            raise ValueError(said) from None
+        if processes.first:
+            _summed_up(result, run, path)
+
+
+def train_run(
+    run: Run,
+    path: Path | None,
+    device: torch.device,
+    processes: Processes | None = None,
+    *,
+    resume: bool = False,
+    tensorboard: bool = False,
+) -> Result:
+    """Load the data, train, and keep everything in the run's folder; without a path, nothing is kept."""
+    processes = processes or Processes()
+    folder = None if path is None else RunFolder(path)
+    try:
+        found, splits = resolved(run)
+        if resume and found != run:
+            raise ValueError(f"{run.data.name} is not what the run began with: its images or classes have changed")
+        task = Classification(found, splits, device, processes)
+        if folder and not resume and processes.first:  # now that nothing is wrong with what was asked for
+            folder.create(found)
+        processes.wait()
+        watcher = Watcher(run.recipe, tensorboard=folder if tensorboard else None) if processes.first else None
+        with watcher or nullcontext():
+            return Engine(task, found, device, folder=folder, processes=processes, observer=watcher).fit()
+    except (MemoryError, RuntimeError) as error:
+        if not _is_memory(error):
+            raise
+        raise ValueError(
+            f"there is not enough memory for a batch of {run.batch}; use a smaller --batch, or --accumulate "
+            f"{2 * run.accumulate}"
+        ) from None
+
+
+def _changed(asked: Train, changes: list[str]) -> Run:
+    """The recipe's run, with what the command line says of it."""
+    base = recipe(asked.recipe)
+    run = parsed(lambda: tyro.cli(Run, prog=f"pellucid train {asked.recipe}", default=base, args=changes))
+    return replace(run, recipe=asked.recipe)
+
+
+def _kept(asked: Train, changes: list[str]) -> Run:
+    """The run in a folder, as it was begun."""
+    assert asked.resume is not None
+    if changes or asked.out:
+        raise ValueError("--resume goes on with a run as it is; leave out the other options")
+    run = RunFolder(asked.resume).config()
+    if run.recipe != asked.recipe:
+        raise ValueError(f"{asked.resume} is a run of {run.recipe}, not of {asked.recipe}")
+    return run
+
+
+def _free(path: Path) -> Path:
+    """The path, or the first of path-2, path-3, … that holds nothing."""
+    number, free = 1, path
+    while free.exists():
+        number += 1
+        free = path.with_name(f"{path.name}-{number}")
+    return free
+
+
+def _summed_up(result: Result, run: Run, path: Path) -> None:
+    figures = "".join(f", {name} {value:.4f}" for name, value in result.figures.items())
+    rate = f" ({result.steps * run.batch / result.seconds:,.0f} images/s)" if result.seconds else ""
+    warm_up = f" after {result.warm_up:.1f} s of warming up" if result.warm_up else ""
+    print(f"{result.steps} steps in {result.seconds:.1f} s{rate}{warm_up}{figures}")
+    picture = path / "curves.png"
+    save(curves_figure([("", [history(path, path.name)])]), picture)
+    print(f"the run: {path}, its curves: {picture}")
+
+
+def _again(run: Run, path: Path, processes: Processes) -> str:
+    """The command that goes on with a run."""
+    command = "pellucid" if processes.world == 1 else f"torchrun --nproc-per-node={processes.world} -m pellucid"
+    return f"{command} train {run.recipe} --resume {shlex.quote(str(path))}"
+
+
+def _is_saved(path: Path) -> bool:
+    return any((path / "checkpoints").glob("last*"))
+
+
+def _is_memory(error: BaseException) -> bool:
+    return isinstance(error, (MemoryError, torch.OutOfMemoryError)) or "allocate memory" in str(error)

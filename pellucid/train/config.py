@@ -1,0 +1,157 @@
+"""A run: everything that decides what is trained, on what, how and how long. Recipes return one."""
+
+import math
+import re
+from dataclasses import dataclass, field
+from typing import Literal, get_args
+
+from pellucid.data.augment import Augment
+from pellucid.data.sources import DataConfig
+from pellucid.models import ViTConfig
+
+Rule = Literal["adamw", "muon", "sgd"]
+Fall = Literal["cosine", "linear", "constant"]
+
+
+@dataclass(frozen=True)
+class Optim:
+    """How gradients become steps.
+
+    name: "muon" moves the matrices of the blocks by orthogonalised momentum and everything else by AdamW.
+    lr: of AdamW or SGD; muon_lr: of Muon's matrices.
+    weight_decay: of matrices only; norms, biases, tokens and positions have none. muon_decay: of Muon's matrices.
+    schedule: how the rate falls after the warm-up, to the share `final` of itself. warmup: share of the run.
+    clip: largest norm of the gradient; None for no limit.
+    ema: decay of the running average of the weights, which is then what is evaluated and kept; 0 for none.
+    """
+
+    name: Rule = "adamw"
+    lr: float = 1e-3
+    muon_lr: float = 0.02
+    betas: tuple[float, float] = (0.9, 0.999)
+    momentum: float = 0.95
+    weight_decay: float = 0.05
+    muon_decay: float = 0.0
+    schedule: Fall = "cosine"
+    warmup: float = 0.1
+    final: float = 0.0
+    clip: float | None = None
+    ema: float = 0.0
+
+    def __post_init__(self) -> None:
+        for name, choices in (("name", Rule), ("schedule", Fall)):
+            if getattr(self, name) not in get_args(choices):
+                expected = ", ".join(map(repr, get_args(choices)))
+                raise ValueError(f"optim.{name} is {getattr(self, name)!r}; expected one of {expected}")
+        for name in ("lr", "muon_lr", "weight_decay", "muon_decay"):
+            if not 0 <= getattr(self, name) < math.inf:
+                raise ValueError(f"optim.{name} is {getattr(self, name)}; expected zero or more")
+        for name in ("warmup", "final"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise ValueError(f"optim.{name} is {getattr(self, name)}; expected a share, 0…1")
+        decays = {"ema": self.ema, "momentum": self.momentum, "betas[0]": self.betas[0], "betas[1]": self.betas[1]}
+        for name, value in decays.items():
+            if not 0 <= value < 1:
+                raise ValueError(f"optim.{name} is {value}; expected a decay in [0, 1)")
+        if self.clip is not None and not self.clip > 0:
+            raise ValueError(f"optim.clip is {self.clip}; expected more than zero, or None for no limit")
+
+
+@dataclass(frozen=True)
+class Training:
+    """What the engine itself reads: how and how long, whatever the task is.
+
+    recipe: the name it was made by. duration: "400 steps", "50 epochs" or "10 minutes".
+    batch: images in a step, over all processes; accumulate: parts that a step is computed in, to save memory.
+    evaluate_every, checkpoint_every: durations too; "0 steps" is never, and the end always counts.
+    parallel: with many processes, "ddp" keeps the model in each of them, "fsdp" spreads it over all.
+    compile: torch.compile the step; graphs: on CUDA, replay it as one graph.
+    """
+
+    recipe: str = ""
+    optim: Optim = field(default_factory=Optim)
+    duration: str = "10 epochs"
+    batch: int = 256
+    accumulate: int = 1
+    parallel: Literal["ddp", "fsdp"] = "ddp"
+    compile: bool = False
+    graphs: bool = False
+    evaluate_every: str = "1 epochs"
+    checkpoint_every: str = "1 epochs"
+    seed: int = 0
+    device: str = "auto"
+
+    def __post_init__(self) -> None:
+        if self.batch < 1 or self.accumulate < 1:
+            raise ValueError(f"batch is {self.batch} and accumulate {self.accumulate}; expected one or more")
+        if self.parallel not in ("ddp", "fsdp"):
+            raise ValueError(f"parallel is {self.parallel!r}; expected 'ddp' or 'fsdp'")
+        for name in ("duration", "evaluate_every", "checkpoint_every"):
+            length = Duration.parse(getattr(self, name), name)
+            if name == "duration" and not length.amount:
+                raise ValueError(f"duration is {self.duration!r}; expected more than nothing")
+
+
+@dataclass(frozen=True)
+class Run(Training):
+    """One training run of a classifier, from data to weights.
+
+    precision: of the forward pass; "bf16" is PyTorch's autocast. Weights and their updates are float32 in both.
+    evaluate_on: "validation" or "test"; by default the first of them that the data has.
+    """
+
+    model: ViTConfig = field(default_factory=ViTConfig)
+    data: DataConfig = field(default_factory=DataConfig)
+    augment: Augment = field(default_factory=Augment)
+    label_smoothing: float = 0.0
+    precision: Literal["float32", "bf16"] = "float32"
+    evaluate_on: Literal["validation", "test"] | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0 <= self.label_smoothing < 1:
+            raise ValueError(f"label_smoothing is {self.label_smoothing}; expected a share in [0, 1)")
+        if self.precision not in ("float32", "bf16"):
+            raise ValueError(f"precision is {self.precision!r}; expected 'float32' or 'bf16'")
+
+
+@dataclass(frozen=True)
+class Duration:
+    """A length of training, as people say it; `steps` converts it, once.
+
+    >>> Duration.parse("50 epochs").steps(steps_per_epoch=48.8, seconds_per_step=0.01)
+    2440
+    >>> Duration.parse("2 minutes").steps(steps_per_epoch=48.8, seconds_per_step=0.01)
+    12000
+    """
+
+    amount: float
+    unit: Literal["steps", "epochs", "minutes"]
+
+    @classmethod
+    def parse(cls, text: str, name: str = "duration") -> "Duration":
+        found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(step|epoch|minute)s?\s*", text)
+        if found is None:
+            raise ValueError(
+                f"{name} is {text!r}; expected a number and a unit, as '400 steps', '50 epochs', '10 minutes'"
+            )
+        return cls(float(found[1]), found[2] + "s")  # pyright: ignore[reportArgumentType]
+
+    def steps(self, *, steps_per_epoch: float, seconds_per_step: float = 0.0) -> int:
+        if self.amount == 0:
+            return 0
+        if self.unit == "epochs":
+            return max(1, round(self.amount * steps_per_epoch))
+        if self.unit == "minutes":
+            return max(1, round(self.amount * 60 / seconds_per_step))
+        return max(1, round(self.amount))
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A run's durations in steps, and what they were converted by. Kept, so that a run that goes on is the same run."""
+
+    steps: int
+    evaluate_every: int
+    checkpoint_every: int
+    epoch_size: int

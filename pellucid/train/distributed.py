@@ -1,0 +1,147 @@
+"""Many processes through PyTorch's own engine: torchrun starts them, DDP or FSDP2 joins their gradients."""
+
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+
+@dataclass(frozen=True)
+class Processes:
+    """This process among the others; alone unless torchrun started it."""
+
+    rank: int = 0
+    world: int = 1
+
+    @property
+    def first(self) -> bool:
+        return self.rank == 0
+
+    def mean(self, x: Tensor) -> Tensor:
+        """The mean of x over all processes."""
+        if self.world == 1:
+            return x
+        x = x.clone()
+        dist.all_reduce(x)
+        return x / self.world
+
+    def agree(self, flag: bool, device: torch.device) -> bool:
+        """True if any process says so: a signal may reach only one of them."""
+        if self.world == 1:
+            return flag
+        said = torch.tensor(float(flag), device=device)
+        dist.all_reduce(said)
+        return bool(said > 0)
+
+    def told(self, text: str) -> str:
+        """What the first process says, in all of them."""
+        if self.world == 1:
+            return text
+        said = [text]
+        dist.broadcast_object_list(said)
+        return said[0]
+
+    def wait(self) -> None:
+        if self.world > 1:
+            dist.barrier()
+
+
+@contextmanager
+def joined(device: torch.device) -> Iterator[Processes]:
+    """The processes that torchrun started, joined by NCCL on GPUs and gloo on CPUs."""
+    if "WORLD_SIZE" not in os.environ or int(os.environ["WORLD_SIZE"]) == 1:
+        yield Processes()
+        return
+    if device.type == "cuda":
+        dist.init_process_group("nccl", device_id=device)
+    else:
+        dist.init_process_group("gloo")
+    try:
+        yield Processes(dist.get_rank(), dist.get_world_size())
+    finally:
+        dist.destroy_process_group()
+
+
+def pick_device(name: str) -> torch.device:
+    """ "auto" is this process's GPU if there is one, else the CPU."""
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    if not re.fullmatch(r"cpu|cuda(:\d+)?", name):
+        raise ValueError(f"device is {name!r}; expected 'auto', 'cpu', 'cuda' or 'cuda:1'")
+    device = torch.device(name)
+    if device.type == "cuda":
+        if not torch.cuda.is_available():
+            raise ValueError("device is 'cuda', but this PyTorch sees no GPU; use --device cpu")
+        device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", device.index or 0)))
+        torch.cuda.set_device(device)
+    return device
+
+
+def parallel(model: nn.Module, processes: Processes, kind: str, device: torch.device) -> nn.Module:
+    """The model as every process computes it: "ddp" keeps a copy in each, "fsdp" spreads each block over all."""
+    if processes.world == 1:
+        return model
+    if kind == "ddp":
+        return nn.parallel.DistributedDataParallel(model)
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    mesh = init_device_mesh(device.type, (processes.world,))
+    for block in getattr(model, "blocks", ()):
+        fully_shard(block, mesh=mesh)
+    # Whole parameters never outlive a pass, so that whoever asks for them in between finds the spread ones.
+    network = _Whole(model)
+    fully_shard(network, mesh=mesh, reshard_after_forward=True)
+    return network
+
+
+class _Whole(nn.Module):
+    """fully_shard changes the class of the module it is given: of this one, so that the model keeps its own."""
+
+    def __init__(self, model: nn.Module):
+        super().__init__()
+        self.model = model
+
+    def forward(self, *inputs: Any) -> Any:
+        return self.model(*inputs)
+
+
+def exchange_gradients(network: nn.Module, wanted: bool) -> None:
+    """Whether the next backward pass joins the processes' gradients: only the last of a step's parts has to."""
+    if isinstance(network, nn.parallel.DistributedDataParallel):
+        network.require_backward_grad_sync = wanted
+    elif hasattr(network, "set_requires_gradient_sync"):
+        network.set_requires_gradient_sync(wanted)  # pyright: ignore[reportCallIssue]
+
+
+# Spread tensors: FSDP2's parameters, of which each process holds a part.
+
+
+def is_spread(x: Tensor) -> bool:
+    return hasattr(x, "full_tensor")
+
+
+def whole(x: Tensor) -> Tensor:
+    """All of a spread tensor, in every process."""
+    return x.full_tensor() if is_spread(x) else x  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def own_part(x: Tensor) -> Tensor:
+    """What this process holds of a tensor."""
+    return x.to_local() if is_spread(x) else x  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def spread_like(x: Tensor, other: Tensor) -> Tensor:
+    """A tensor that every process has whole, spread as `other` is."""
+    if not is_spread(other):
+        return x
+    from torch.distributed.tensor import distribute_tensor
+
+    mesh, placements = other.device_mesh, other.placements  # pyright: ignore[reportAttributeAccessIssue]
+    return distribute_tensor(x.to(other.device), mesh, placements, src_data_rank=None)

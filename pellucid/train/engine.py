@@ -1,0 +1,371 @@
+"""The one loop. A task says what a batch, the loss and the score are; everything else about training is here."""
+
+import math
+import signal
+import threading
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import takewhile
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from pellucid.train.checkpoint import Checkpoints, Facts, State
+from pellucid.train.config import Duration, Plan, Training
+from pellucid.train.distributed import Processes, exchange_gradients, own_part, parallel
+from pellucid.train.folder import RunFolder
+from pellucid.train.optim import make_optimizers, schedule, set_rate
+from pellucid.train.task import Task
+
+DIVERGED = "begin again with a lower --optim.lr, or with --optim.clip 1"
+
+
+class Observer(Protocol):
+    """Who wants to see a run go on."""
+
+    def began(self, step: int, steps: int) -> None: ...
+    def logged(self, lines: list[dict[str, Any]]) -> None: ...
+
+
+class Silent:
+    def began(self, step: int, steps: int) -> None: ...
+    def logged(self, lines: list[dict[str, Any]]) -> None: ...
+
+
+class Stopped(Exception):
+    """A signal asked the run to stop; its state is saved."""
+
+    def __init__(self, step: int, number: int):
+        super().__init__(f"stopped after step {step}")
+        self.step, self.signal = step, number
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a run came to. seconds: of training, evaluations and checkpoints left out; warm_up: of compiling, before."""
+
+    steps: int
+    seconds: float
+    warm_up: float
+    figures: dict[str, float]
+    best: float | None
+
+
+class Engine:
+    """Trains one task as one run says. Without a folder nothing is written and nothing can be resumed."""
+
+    def __init__(
+        self,
+        task: Task,
+        run: Training,
+        device: torch.device,
+        *,
+        folder: RunFolder | None = None,
+        processes: Processes | None = None,
+        observer: Observer | None = None,
+    ):
+        self.task, self.run, self.device, self.folder = task, run, device, folder
+        self.processes = processes or Processes()
+        self.observer = observer or Silent()
+        self.network = parallel(task.model, self.processes, run.parallel, device)
+        self.optimizers = make_optimizers(task.model, run.optim)
+        parameters = dict(task.model.named_parameters())
+        self.average = {name: p.detach().clone() for name, p in parameters.items()} if run.optim.ema else {}
+        self.parameters = list(parameters.values())
+        self.keep = torch.zeros((), device=device)  # share of the average that a step keeps
+        self.state = State(task.model, self.average, self.optimizers)
+        self.checkpoints = Checkpoints(folder.checkpoints, self.processes) if folder else None
+        self.loss = torch.compile(task.loss) if run.compile else task.loss
+        self.graph: _Graph | None = None
+        self.best: float | None = None
+        self.figures: dict[str, float] = {}
+        self.seconds = 0.0
+
+    def fit(self) -> Result:
+        """Train to the end, from the last checkpoint if the folder holds one."""
+        with _signals() if self.folder else nullcontext([]) as asked:
+            facts = self.checkpoints.restore_last(self.state) if self.checkpoints else None
+            start = facts.step if facts else 0
+            if facts:
+                self.best, self.figures, self.seconds = facts.best, facts.figures, facts.seconds
+            warm_up = self._warm_up(start)
+            plan = self._plan()
+            if self.folder and self.processes.first:
+                self.folder.cut_log(start)
+            self.observer.began(start, plan.steps)
+            self._loop(start, plan, asked)
+        return Result(plan.steps, self.seconds, warm_up, self.figures, self.best)
+
+    def _loop(self, start: int, plan: Plan, asked: list[int]) -> None:
+        pending, begun = _Pending(), time.perf_counter()
+        for step, parts in enumerate(self.task.batches(start, plan.steps), start):
+            pending.add(step, self._step(step, plan.steps, parts), schedule(self.run.optim, step, plan.steps))
+            done, last = step + 1, step + 1 == plan.steps
+            evaluate = last or _is_due(done, plan.evaluate_every)
+            save = last or _is_due(done, plan.checkpoint_every)
+            if not (evaluate or save or self._flush_is_due(done, begun, asked)):
+                continue
+            self._flush(pending, begun)
+            if evaluate:
+                self._evaluate(done)
+            stop = self.processes.agree(bool(asked), self.device)
+            if save or stop:
+                self._save(done)
+            if stop and not last:
+                raise Stopped(done, asked[0] if asked else signal.SIGTERM)
+            begun = time.perf_counter()
+
+    # One step
+
+    def _step(self, step: int, steps: int, parts: list[tuple[Any, ...]]) -> Tensor:
+        """Move the weights once; the loss and the metrics of the batch, still on the device."""
+        torch.manual_seed(_mixed(self.run.seed, step, self.processes.rank))  # dropout too is a function of the step
+        set_rate(self.optimizers, schedule(self.run.optim, step, steps))
+        if self.average:  # the average of the first steps forgets faster, or it would remember the initial weights
+            self.keep.fill_(min(self.run.optim.ema, (1 + step) / (10 + step)))
+        return self.graph.replay(parts) if self.graph else self._update(parts)
+
+    def _update(self, parts: list[tuple[Any, ...]]) -> Tensor:
+        self.network.train()
+        figures = []
+        for i, batch in enumerate(parts):
+            exchange_gradients(self.network, i == len(parts) - 1)
+            loss, metrics = self.loss(self.network, *batch)
+            (loss / len(parts)).backward()
+            figures.append(torch.stack([loss.detach(), *metrics.values()]))
+            self.metrics = list(metrics)
+        if self.run.optim.clip is not None:
+            torch.nn.utils.clip_grad_norm_(self.parameters, self.run.optim.clip)
+        for optimizer in self.optimizers:
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+        if self.average:
+            self._average()
+        return torch.stack(figures).mean(0)
+
+    @torch.no_grad()
+    def _average(self) -> None:
+        averages = list(self.average.values())
+        new = torch._foreach_mul(self.parameters, 1 - self.keep)  # pyright: ignore
+        torch._foreach_mul_(averages, self.keep)  # pyright: ignore[reportPrivateImportUsage]
+        torch._foreach_add_(averages, new)  # pyright: ignore[reportPrivateImportUsage]
+
+    # Before the first step
+
+    def _warm_up(self, start: int) -> float:
+        """Compile and capture on real batches, then put every value back. Returns the seconds it took."""
+        graphs = self.run.graphs and self.device.type == "cuda"
+        if not (self.run.compile or graphs):
+            return 0.0
+        begun = time.perf_counter()
+        with self.state.untouched():
+            parts = next(iter(self.task.batches(start, start + 1)))
+            self._step(start, start + 100, parts)
+            if graphs:
+                self.graph = _Graph(self, parts)
+            self._synchronise()
+        return time.perf_counter() - begun
+
+    def _plan(self) -> Plan:
+        """Durations in steps: converted when the run begins, and found in its folder ever after."""
+        kept = self.folder.plan() if self.folder else None
+        self.processes.wait()  # all have looked before the first one writes
+        if kept is not None:
+            if kept.epoch_size != self.task.epoch_size:
+                raise ValueError(
+                    f"the run began with {kept.epoch_size} {self.task.unit} to train on, and now there are "
+                    f"{self.task.epoch_size}; bring back the data it began with"
+                )
+            return kept
+        plan = Plan(
+            steps=self._length(self.run.duration),
+            evaluate_every=self._length(self.run.evaluate_every),
+            checkpoint_every=self._length(self.run.checkpoint_every),
+            epoch_size=self.task.epoch_size,
+        )
+        if self.folder and self.processes.first:
+            self.folder.keep_plan(plan)
+        return plan
+
+    def _length(self, text: str) -> int:
+        duration = Duration.parse(text)
+        per_epoch = self.task.epoch_size / self.task.batch
+        pace = self.pace if duration.unit == "minutes" and duration.amount else 0.0
+        return duration.steps(steps_per_epoch=per_epoch, seconds_per_step=pace)
+
+    @cached_property
+    def pace(self) -> float:
+        """Seconds of a step, measured on a few that are then undone; the same number in every process."""
+        warm, timed = 3, 10
+        with self.state.untouched():
+            self._steps(warm)
+            begun = time.perf_counter()
+            self._steps(timed)
+            pace = torch.tensor((time.perf_counter() - begun) / timed, device=self.device)
+        return self.processes.mean(pace).item()
+
+    def _steps(self, count: int) -> None:
+        for step, parts in enumerate(self.task.batches(0, count)):
+            self._step(step, count, parts)
+        self._synchronise()
+
+    def _synchronise(self) -> None:
+        if self.device.type == "cuda":
+            torch.cuda.synchronize()
+
+    # Between steps
+
+    def _flush_is_due(self, done: int, begun: float, asked: list[int]) -> bool:
+        """Reading a loss waits for the device: every 50 steps there, twice a second on the CPU.
+
+        Many processes have to do it after the same steps, and only one that is alone can look for a signal each time.
+        """
+        if self.processes.world > 1:
+            return done % (50 if self.device.type == "cuda" else 5) == 0
+        if asked:
+            return True
+        return done % 50 == 0 if self.device.type == "cuda" else time.perf_counter() - begun > 0.5
+
+    def _flush(self, pending: "_Pending", begun: float) -> None:
+        """Write what the steps since the last flush were like. A loss that is no number ends the run."""
+        figures = self.processes.mean(torch.stack(pending.figures)).tolist()
+        spent = time.perf_counter() - begun
+        self.seconds += spent
+        rate = round(len(figures) * self.task.batch / spent, 1)
+        lines = [
+            {"step": step + 1, "epoch": self._epoch(step + 1), "loss": loss}
+            | dict(zip(self.metrics, metrics, strict=True))
+            | {"lr": share * self.run.optim.lr, f"{self.task.unit}_per_second": rate}
+            for step, share, (loss, *metrics) in zip(pending.steps, pending.rates, figures, strict=True)
+        ]
+        pending.clear()
+        good = list(takewhile(lambda line: math.isfinite(line["loss"]), lines))
+        self._log(good)
+        if len(good) < len(lines):
+            wrong = lines[len(good)]
+            raise ValueError(f"the loss is {wrong['loss']} at step {wrong['step']}; {DIVERGED}")
+
+    def _check_weights(self, done: int) -> None:
+        """What is no number reaches no checkpoint: the loss shows it only a step later."""
+        fine = torch.stack([own_part(p.detach()).isfinite().all() for p in self.parameters]).all()
+        if self.processes.agree(not fine, self.device):
+            raise ValueError(f"the weights are no longer finite after step {done}; {DIVERGED}")
+
+    def _evaluate(self, done: int) -> None:
+        self._check_weights(done)
+        with self._averaged():
+            self.figures = self.task.evaluate(self.network)
+            score = self.figures.get(self.task.score)
+            if score is not None and (self.best is None or score > self.best):
+                self.best = score
+                if self.checkpoints:
+                    weights = {f"model.{name}": x for name, x in self.task.model.state_dict().items()}
+                    self.checkpoints.save_best(weights, {"step": done, self.task.score: score})
+        line = {"step": done, "epoch": self._epoch(done), "evaluation": self.figures, "seconds": round(self.seconds, 3)}
+        self._log([line])
+
+    @contextmanager
+    def _averaged(self) -> Iterator[None]:
+        """The averaged weights in the model's place, if there is an average."""
+        if not self.average:
+            yield
+            return
+        mine = [p.detach().clone() for p in self.parameters]
+        _copy(self.average.values(), self.parameters)
+        try:
+            yield
+        finally:
+            _copy(mine, self.parameters)
+
+    def _save(self, done: int) -> None:
+        self._check_weights(done)
+        if self.checkpoints:
+            self.checkpoints.save_last(self.state.tensors(), Facts(done, self.seconds, self.best, self.figures))
+
+    def _epoch(self, done: int) -> float:
+        return round(done * self.task.batch / self.task.epoch_size, 4)
+
+    def _log(self, lines: list[dict[str, Any]]) -> None:
+        if self.folder and self.processes.first:
+            self.folder.log(lines)
+        self.observer.logged(lines)
+
+
+class _Graph:
+    """A whole step (forward, backward, optimizers, average) as one CUDA graph; inputs are copied in before a replay."""
+
+    def __init__(self, engine: Engine, parts: list[tuple[Any, ...]]):
+        self.inputs = [tuple(tensor.clone() for tensor in batch) for batch in parts]
+        stream = torch.cuda.Stream()
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            for _ in range(3):
+                engine._update(self.inputs)
+        torch.cuda.current_stream().wait_stream(stream)
+        self.graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(self.graph):
+            self.figures = engine._update(self.inputs)
+
+    def replay(self, parts: list[tuple[Any, ...]]) -> Tensor:
+        for mine, batch in zip(self.inputs, parts, strict=True):
+            for static, tensor in zip(mine, batch, strict=True):
+                static.copy_(tensor, non_blocking=True)
+        self.graph.replay()
+        return self.figures.clone()
+
+
+class _Pending:
+    """Steps whose figures are still on the device."""
+
+    def __init__(self) -> None:
+        self.clear()
+
+    def add(self, step: int, figures: Tensor, rate: float) -> None:
+        self.steps.append(step)
+        self.figures.append(figures)
+        self.rates.append(rate)
+
+    def clear(self) -> None:
+        self.steps: list[int] = []
+        self.figures: list[Tensor] = []
+        self.rates: list[float] = []
+
+
+@contextmanager
+def _signals() -> Iterator[list[int]]:
+    """SIGINT and SIGTERM are kept for the end of a step. A second one ends the process at once."""
+    asked: list[int] = []
+    if threading.current_thread() is not threading.main_thread():
+        yield asked
+        return
+    before = {}
+
+    def note(number: int, _frame: Any) -> None:
+        asked.append(number)
+        for known, handler in before.items():
+            signal.signal(known, handler)
+
+    before.update({number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)})
+    try:
+        yield asked
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@torch.no_grad()
+def _copy(values: Iterable[Tensor], into: Iterable[Tensor]) -> None:
+    for value, target in zip(values, into, strict=True):
+        target.copy_(value)
+
+
+def _is_due(done: int, every: int) -> bool:
+    return every > 0 and done % every == 0
+
+
+def _mixed(seed: int, step: int, rank: int) -> int:
+    return (seed * 1_000_003 + step * 10_007 + rank) % (1 << 63)

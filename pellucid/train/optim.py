@@ -1,0 +1,86 @@
+"""Which parameter is moved by what, and how fast at which step."""
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from pellucid.train.config import Optim
+from pellucid.train.muon import Muon
+
+
+def make_optimizers(model: nn.Module, config: Optim) -> list[torch.optim.Optimizer]:
+    """One optimizer, or two with Muon: the blocks' matrices, and the rest by AdamW.
+
+    Rates are tensors on the parameters' device, so that a captured graph reads the rate of its step. Each group knows
+    its own highest rate as "peak".
+    """
+    named = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
+    moved = [(name, p) for name, p in named if config.name == "muon" and name.startswith("blocks.") and p.ndim >= 2]
+    taken = {name for name, _ in moved}
+    matrices = [p for name, p in named if name not in taken and _decays(name, p)]
+    others = [p for name, p in named if name not in taken and not _decays(name, p)]
+    groups = [
+        {"params": params, "weight_decay": decay, "lr": _rate(config.lr, params[0]), "peak": config.lr}
+        for params, decay in ((matrices, config.weight_decay), (others, 0.0))
+        if params
+    ]
+    if config.name == "sgd":
+        sgd = torch.optim.SGD(groups, momentum=config.momentum, nesterov=config.momentum > 0)
+        return [_remembering(sgd, ("momentum_buffer",) if config.momentum else ())]
+    adamw = torch.optim.AdamW(groups, betas=config.betas, fused=True, capturable=named[0][1].is_cuda)
+    optimizers = [_remembering(adamw, ("exp_avg", "exp_avg_sq"), counts=True)]
+    if moved:
+        params = [p for _, p in moved]
+        muon = {"params": params, "lr": _rate(config.muon_lr, params[0]), "peak": config.muon_lr}
+        muons = Muon([muon], momentum=config.momentum, weight_decay=config.muon_decay)  # pyright: ignore[reportArgumentType]
+        optimizers.append(_remembering(muons, ("momentum",)))
+    return optimizers
+
+
+def _remembering(
+    optimizer: torch.optim.Optimizer, memories: tuple[str, ...], counts: bool = False
+) -> torch.optim.Optimizer:
+    """The optimizer with its memory in place before the first step, so that it can be saved, restored and captured."""
+    for group in optimizer.param_groups:
+        for p in group["params"]:
+            optimizer.state[p] = {name: torch.zeros_like(p) for name in memories}
+            if counts:
+                optimizer.state[p]["step"] = torch.zeros((), device=p.device)
+    return optimizer
+
+
+def _decays(name: str, p: Tensor) -> bool:
+    """Weight decay is for matrices that multiply, not for norms, biases, tokens and tables of positions."""
+    return p.ndim >= 2 and not name.endswith(("tokens", "table"))
+
+
+def _rate(lr: float, like: Tensor) -> float | Tensor:
+    return torch.tensor(lr, device=like.device) if like.is_cuda else lr
+
+
+def set_rate(optimizers: list[torch.optim.Optimizer], share: float) -> None:
+    """Every group's rate becomes this share of its peak."""
+    for optimizer in optimizers:
+        for group in optimizer.param_groups:
+            if isinstance(group["lr"], Tensor):
+                group["lr"].fill_(group["peak"] * share)
+            else:
+                group["lr"] = group["peak"] * share
+
+
+def schedule(config: Optim, step: int, steps: int) -> float:
+    """The share of the peak rate at a step: linear warm-up, then cosine or linear decay to `final`, or constant.
+
+    >>> [round(schedule(Optim(schedule="linear", warmup=0.5), step, 4), 2) for step in range(4)]
+    [0.5, 1.0, 1.0, 0.5]
+    """
+    warm = config.warmup * steps
+    if step + 1 <= warm:
+        return (step + 1) / warm
+    past = (step - warm) / max(1.0, steps - warm)
+    past = max(0.0, past)
+    if config.schedule == "constant":
+        return 1.0
+    falling = 1 - past if config.schedule == "linear" else 0.5 * (1 + math.cos(math.pi * past))
+    return config.final + (1 - config.final) * falling
