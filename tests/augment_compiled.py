@@ -2,9 +2,10 @@
 
 import torch
 
-from pellucid.data import augment as room
 from pellucid.data import draws
-from pellucid.data.augment import OPERATIONS, Augment, Normalise, augment
+from pellucid.data import policy as room
+from pellucid.data.augment import Augment, Normalise, augment
+from pellucid.data.policy import OPERATIONS
 
 NORMALISE = Normalise((0.5, 0.4, 0.3), (0.25, 0.2, 0.3))
 EVERYTHING = Augment("alternating", 2, "zero", 3, 0.5, policy="trivial", mixup=0.4, cutmix=1.0)

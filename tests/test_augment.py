@@ -16,7 +16,8 @@ from torch.testing import assert_close
 
 from pellucid.data import augment as room
 from pellucid.data import draws
-from pellucid.data.augment import OPERATIONS, Augment, Normalise, augment, normalised, perturb
+from pellucid.data.augment import Augment, Normalise, augment, normalised
+from pellucid.data.policy import OPERATIONS, perturb
 
 N = 1 << 16
 RGB = Normalise((0.5, 0.4, 0.3), (0.25, 0.2, 0.3))

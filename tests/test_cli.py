@@ -217,7 +217,7 @@ def test_demo_trains_and_draws(tmp_path):
         result = run("demo", "--steps", "3", "--epochs", "1", "--out", str(out))
         assert "exactly right on" in result.stdout
         assert re.search(r"it reads \d{10} and says \d{10}", result.stdout)
-        assert re.search(r"reads \d+\.\d\d% of the 360 test images right, after \d+\.\d s of training", result.stdout)
+        assert re.search(r"reads \d+\.\d\d% of 360 test images right, after \d+\.\d s of training", result.stdout)
         assert result.stderr == ""  # no progress bar where there is no terminal
         assert sorted(path.name for path in out.glob("vit_digits*")) == runs
         for picture in ("reverse.png", f"{runs[-1]}/curves.png"):

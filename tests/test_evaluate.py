@@ -12,7 +12,7 @@ from torch.testing import assert_close
 from pellucid.config import to_json
 from pellucid.data import DataConfig, ImageSet
 from pellucid.data.augment import Normalise
-from pellucid.evaluate.classification import Classification, classification
+from pellucid.evaluate.accuracy import Classification, classification
 from pellucid.hub import loading as hub
 from pellucid.models import ViT, ViTConfig
 from pellucid.train import Run

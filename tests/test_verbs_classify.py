@@ -17,7 +17,7 @@ from pellucid.cli.evaluate import figures, relabelled
 from pellucid.config import to_json
 from pellucid.data import DataConfig, ImageSet, decode, load
 from pellucid.data.augment import normalised
-from pellucid.evaluate.classification import Classification
+from pellucid.evaluate.accuracy import Classification
 from pellucid.hub.loading import normalisation
 from pellucid.models import ViT, ViTConfig
 from pellucid.train import Run

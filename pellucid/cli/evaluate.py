@@ -15,7 +15,7 @@ from torch import Tensor, tensor
 from pellucid.cli.verbs import Evaluate
 from pellucid.data.listings import Images, some
 from pellucid.data.sources import DataConfig, load
-from pellucid.evaluate.classification import Classification, classification
+from pellucid.evaluate.accuracy import Classification, classification
 from pellucid.hub.loading import class_names, normalisation
 from pellucid.hub.loading import load as load_model
 from pellucid.models import ViT

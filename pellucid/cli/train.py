@@ -5,6 +5,7 @@ import shlex
 import sys
 from contextlib import nullcontext
 from dataclasses import replace
+from itertools import chain, count
 from pathlib import Path
 
 import torch
@@ -28,7 +29,7 @@ def train(asked: Train, changes: list[str]) -> None:
     logging.basicConfig(format="pellucid: %(message)s")
     device = pick_device(run.device)
     with joined(device) as processes:
-        path = asked.resume or asked.out or Path(processes.told(str(_free(Path("runs") / asked.recipe))))
+        path = asked.resume or asked.out or Path(processes.told(str(free(Path("runs") / asked.recipe))))
         try:
             resume = asked.resume is not None
             result = train_run(run, path, device, processes, resume=resume, tensorboard=asked.tensorboard)
@@ -97,13 +98,10 @@ def _kept(asked: Train, changes: list[str]) -> Run:
     return run
 
 
-def _free(path: Path) -> Path:
-    """The path, or the first of path-2, path-3, … that holds nothing."""
-    number, free = 1, path
-    while free.exists():
-        number += 1
-        free = path.with_name(f"{path.name}-{number}")
-    return free
+def free(path: Path) -> Path:
+    """The path, or the first of path-2, path-3, … that isn't there."""
+    numbered = (path.with_name(f"{path.name}-{number}") for number in count(2))
+    return next(each for each in chain([path], numbered) if not each.exists())
 
 
 def _summed_up(result: Result, run: Run, path: Path) -> None:

@@ -75,6 +75,13 @@ class ViTConfig:
             raise ValueError(f"pooling is {self.pooling!r}; expected 'class', 'mean' or 'sequence'")
         if self.positions not in ("learned", "sinusoidal", "rotary", "none"):
             raise ValueError(f"positions is {self.positions!r}; expected 'learned', 'sinusoidal', 'rotary' or 'none'")
+        if self.positions == "sinusoidal" and self.width % 4:
+            raise ValueError(f"sinusoidal positions of a grid need a width that is a multiple of 4; got {self.width}")
+        if self.positions == "rotary" and self.width % (4 * self.heads):
+            raise ValueError(
+                f"rotary positions turn pairs of features for each of two axes; got a width of {self.width}, "
+                f"expected a multiple of {4 * self.heads} for {self.heads} heads"
+            )
         if not 0.0 <= self.drop_token < 1.0:
             raise ValueError(f"drop_token is {self.drop_token}; expected a share in [0, 1)")
         if self.labels is not None and len(self.labels) != self.classes:
@@ -147,7 +154,7 @@ class ViT(nn.Module, Pretrained[ViTConfig], config_class=ViTConfig):
             for i in range(c.depth)
         )
         self.norm = make_norm(c.norm_kind, c.width, eps=c.norm_eps)
-        self.pool = nn.Linear(c.width, 1) if c.pooling == "sequence" else None
+        self.pool = nn.Linear(c.width, 1, bias=False) if c.pooling == "sequence" else None
         self.head = nn.Linear(c.width, c.classes)
         initialise(self, zero_branches=c.zero_branches)
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from pellucid.data.augment import Normalise, augment
 from pellucid.data.loader import Loader, Share
 from pellucid.data.sources import load, statistics
-from pellucid.evaluate.classification import classification
+from pellucid.evaluate.accuracy import classification
 from pellucid.models import ViT
 from pellucid.train.config import Run
 from pellucid.train.distributed import Processes
