@@ -150,6 +150,18 @@ def test_a_second_signal_ends_it_at_once(number, code, tmp_path):
     assert time.monotonic() - begun < 5
 
 
+def test_what_was_to_be_ignored_is_ignored(tmp_path):
+    """As with nohup: Ctrl-C in the terminal it was started from doesn't reach it."""
+    folder = tmp_path / "run"
+    started = Started(folder, *words_for(folder, *OPTIONS), hook="ignore Ctrl-C")
+    wait_for_steps(folder, 2)
+    started.send(signal.SIGINT)
+    before = steps_logged(folder)
+    wait_for_steps(folder, before + 3)
+    started.send(signal.SIGTERM)
+    assert started.ended()[0] == 143
+
+
 # Out of luck
 
 

@@ -140,6 +140,7 @@ def _run(
     os.dup2(output, 1)
     os.dup2(output, 2)
     torch.set_num_threads(1)
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # tests in the background were told to ignore Ctrl-C
     if inside:
         os.chdir(inside)
     if ranks:
@@ -295,7 +296,14 @@ OUT_OF_MEMORY = {
     "no memory (CPU)": RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes"),
     "no memory (Python)": MemoryError(),
 }
+
+
+def _ignore_ctrl_c(_: int) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
 HOOKS = {
+    "ignore Ctrl-C": _ignore_ctrl_c,
     "half a checkpoint": _die_in_half_a_checkpoint,
     "before replacing": _die_before_replacing,
     "after replacing": _die_after_replacing,

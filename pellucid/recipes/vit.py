@@ -1,7 +1,7 @@
 """Vision transformers from scratch, from 8×8 digits on two cores to CIFAR-10 on one GPU.
 
-Hyper-parameters were chosen on images held out of the training set; LOG.md has what was tried. Where a recipe is
-evaluated on the test images, that happens once, at its end.
+Hyper-parameters were chosen on images held out of the training set; LOG.md has what was tried. A recipe that holds none
+out is evaluated on the test images once, at its end.
 """
 
 from dataclasses import replace

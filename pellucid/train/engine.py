@@ -337,7 +337,10 @@ class _Pending:
 
 @contextmanager
 def _signals() -> Iterator[list[int]]:
-    """SIGINT and SIGTERM are kept for the end of a step. A second one ends the process at once."""
+    """SIGINT and SIGTERM are kept for the end of a step. A second one ends the process at once.
+
+    One that the process was told to ignore, as Ctrl-C is with nohup, stays ignored.
+    """
     asked: list[int] = []
     if threading.current_thread() is not threading.main_thread():
         yield asked
@@ -349,7 +352,8 @@ def _signals() -> Iterator[list[int]]:
         for known, handler in before.items():
             signal.signal(known, handler)
 
-    before.update({number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)})
+    heard = [number for number in (signal.SIGINT, signal.SIGTERM) if signal.getsignal(number) != signal.SIG_IGN]
+    before.update({number: signal.signal(number, note) for number in heard})
     try:
         yield asked
     finally:
