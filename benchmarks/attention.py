@@ -3,14 +3,10 @@
 Prints a report and keeps it as benchmarks/attention-DATE-DEVICE.md.
 """
 
-import datetime
-import platform
-import subprocess
-from pathlib import Path
-
 import torch
 import torch.nn.functional as F
 from meter import duel, peak_megabytes, seconds
+from report import keep
 from torch import nn
 
 from pellucid import ops
@@ -114,27 +110,13 @@ class _Layer:
         self.q, self.k = q, k
 
 
-def machine() -> str:
-    chip = (
-        torch.cuda.get_device_name() if DEVICE == "cuda" else f"{torch.get_num_threads()} cores ({platform.machine()})"
-    )
-    described = subprocess.run(["git", "describe", "--always", "--dirty"], capture_output=True, text=True, check=False)
-    commit = described.stdout.strip() or "unknown"
-    dtype = str(DTYPE).removeprefix("torch.")
-    return f"{chip}, torch {torch.__version__}, {dtype}, {HEADS} heads × {WIDTH}, commit {commit}"
-
-
 def main() -> None:
     torch.manual_seed(0)
-    today = datetime.date.today().isoformat()
-    report = [f"# Attention, {today}", "", machine()]
+    lines = [f"{str(DTYPE).removeprefix('torch.')}, {HEADS} heads × {WIDTH}"]
     for part in (seam, watching, summaries):
         print(f"{part.__name__} …", flush=True)
-        report += ["", *part()]
-    text = "\n".join(report) + "\n"
-    path = Path(__file__).parent / f"attention-{today}-{DEVICE}.md"
-    path.write_text(text)
-    print(f"\n{text}\nkept as {path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path}")
+        lines += ["", *part()]
+    keep("attention", lines, torch.device(DEVICE))
 
 
 if __name__ == "__main__":

@@ -337,36 +337,25 @@ def test_mixing_comes_after_the_image_is_made():
 
 
 @pytest.fixture(scope="module")
-def vision():
-    """torchvision's operators may be missing beside a CPU build of torch; its transforms need none of them."""
+def vision(torchvision):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        try:
-            import torchvision  # noqa: F401
-        except RuntimeError:
-            for name in [name for name in sys.modules if name.partition(".")[0] == "torchvision"]:
-                del sys.modules[name]
-            library = torch.library.Library("torchvision", "FRAGMENT")
-            for name in ("nms", "qnms"):
-                library.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
         from torchvision.transforms import InterpolationMode, autoaugment
 
-        nearest = InterpolationMode.NEAREST
-        names = {"colour": "Color", "autocontrast": "AutoContrast"}
-        names |= {
-            name: "".join(part.capitalize() for part in name.split("_")) for name in OPERATIONS if name not in names
-        }
+    nearest = InterpolationMode.NEAREST
+    names = {"colour": "Color", "autocontrast": "AutoContrast"}
+    names |= {name: "".join(part.capitalize() for part in name.split("_")) for name in OPERATIONS if name not in names}
 
-        def apply(image, name, level, wide):
-            height, width = image.shape[-2:]
-            policy = autoaugment.TrivialAugmentWide() if wide else autoaugment.RandAugment()
-            space = policy._augmentation_space(*((31,) if wide else (31, (height, width))))
-            strengths, signed = space[names[name]]
-            strength = float(strengths[abs(level)]) if strengths.ndim else 0.0
-            strength = -strength if signed and level < 0 else strength
-            return autoaugment._apply_op(image, names[name], strength, nearest, None)
+    def apply(image, name, level, wide):
+        height, width = image.shape[-2:]
+        policy = autoaugment.TrivialAugmentWide() if wide else autoaugment.RandAugment()
+        space = policy._augmentation_space(*((31,) if wide else (31, (height, width))))
+        strengths, signed = space[names[name]]
+        strength = float(strengths[abs(level)]) if strengths.ndim else 0.0
+        strength = -strength if signed and level < 0 else strength
+        return autoaugment._apply_op(image, names[name], strength, nearest, None)
 
-        yield apply
+    return apply
 
 
 def pictures(c, height, width):
