@@ -32,29 +32,30 @@ OPERATION, SIGN, LEVEL = 15, 16, 17
 
 @dataclass(frozen=True)
 class Augment:
-    """What happens to a batch before the model sees it; the default is nothing.
-
-    flip: left and right exchanged. "random": with probability ½. "alternating": a random half of the dataset in one
-        epoch, the other half in the next, so that any two epochs in a row see both faces of each image (Jordan 2024).
-    crop: the image is padded by so many pixels and cut back to its size, anywhere.
-    crop_fill: what the padding holds: black, or the image mirrored.
-    cutout: side of a square replaced by the mean, anywhere, also partly outside (DeVries & Taylor 2017).
-    erasing: probability that a rectangle of 2–33 % of the image is replaced by the mean (Zhong et al. 2017).
-    policy: "randaugment": `operations` random ones at strength `magnitude` of 30 (Cubuk et al. 2020).
-        "trivial": one random operation at a random strength from wider ranges (Müller & Hutter 2021).
-    mixup, cutmix: α of Beta(α, α), from which a pair draws its share. With both, each pair does one or the other.
-    """
+    """What happens to a batch before the model sees it; the default is nothing."""
 
     flip: Flip = "none"
+    """Left and right exchanged: with probability ½, or alternating, a random half of the dataset in one epoch and the
+    other half in the next, so that any two epochs in a row see both faces of each image (Jordan 2024)."""
     crop: int = 0
+    """The image is padded by so many pixels and cut back to its size, anywhere."""
     crop_fill: Fill = "reflect"
+    """What the padding holds: black, or the image mirrored."""
     cutout: int = 0
+    """Side of a square replaced by the mean, anywhere, also partly outside (DeVries & Taylor 2017)."""
     erasing: float = 0.0
+    """Probability that a rectangle of 2–33 % of the image is replaced by the mean (Zhong et al. 2017)."""
     policy: Policy = "none"
+    """RandAugment: random operations at one strength (Cubuk et al. 2020). TrivialAugment: one random operation at a
+    random strength from wider ranges (Müller & Hutter 2021)."""
     operations: int = 2
+    """How many, for randaugment."""
     magnitude: int = 9
+    """Their strength, of 30, for randaugment."""
     mixup: float = 0.0
+    """α of Beta(α, α), from which a pair of images draws its share. With cutmix too, a pair does one or the other."""
     cutmix: float = 0.0
+    """The same for a box of one image in the other."""
 
     def __post_init__(self) -> None:
         for name, choices in (("flip", Flip), ("crop_fill", Fill), ("policy", Policy)):

@@ -23,47 +23,64 @@ Positions = Literal["learned", "sinusoidal", "rotary", "none"]
 
 @dataclass(frozen=True)
 class ViTConfig:
-    """What a vision transformer is made of, what it calls its answers and how it wants its pixels.
-
-    image, patch: (height, width) in pixels. Other image sizes are taken too: the grid of positions is interpolated.
-    pooling: the class token, the mean of the patch tokens, or their weighted mean with learned weights (sequence).
-    norm_first: normalise, then pool; False pools first, as timm does with the mean.
-    hidden: width of the feed-forward layer, 4·width unless given.
-    rotary_base: of positions="rotary", two axes.
-    layer_scale: initial value of a learned factor for each feature of each branch (Touvron et al. 2021).
-    zero_branches: every residual branch starts as nothing: its last layer is zero.
-    drop_path: probability for the last block, rising from zero; drop_token: share of patches left out in training.
-    labels: names of the classes. mean, std: of the channels, in 0…1, by which images are normalised.
-    """
+    """What a vision transformer is made of, what it calls its answers and how it wants its pixels."""
 
     classes: int = 10
+    """How many answers there are."""
     image: tuple[int, int] = (32, 32)
+    """Height and width in pixels; other sizes are taken too, with positions interpolated."""
     channels: int = 3
+    """Of the image."""
     patch: tuple[int, int] = (4, 4)
+    """Height and width in pixels."""
     width: int = 256
+    """Of a token."""
     depth: int = 12
+    """Number of blocks."""
     heads: int = 8
+    """In each block."""
     hidden: int | None = None
+    """Width of the feed-forward layer; 4·width unless given."""
     stem: Stem = "linear"
+    """How patches become tokens: one linear map, halving convolutions, or twice as many of those."""
     pooling: Pooling = "class"
+    """What is read: the class token, the mean of the patches, or their mean with learned weights (sequence)."""
     positions: Positions = "learned"
+    """How a token knows its place."""
     rotary_base: float = 100.0
+    """Of rotary positions, for two axes."""
     registers: int = 0
+    """Learned tokens that belong to no patch."""
     activation: Activation = "gelu"
+    """Of the feed-forward layer."""
     norm_kind: NormKind = "layer"
+    """LayerNorm or RMSNorm."""
     norm_eps: float = 1e-6
+    """Added to the variance."""
     norm_first: bool = True
+    """Normalise, then pool; otherwise pool first, as timm does with the mean."""
     qk_norm: bool = False
+    """Normalise queries and keys, head by head."""
     bias: bool = True
+    """Of the blocks' linear maps."""
     layer_scale: float | None = None
+    """Initial value of a learned factor for each feature of each branch (Touvron et al. 2021); None for no factor."""
     zero_branches: bool = False
+    """Every residual branch starts as nothing: its last layer is zero."""
     dropout: float = 0.0
+    """Of tokens and branches."""
     attention_dropout: float = 0.0
+    """Of attention weights."""
     drop_path: float = 0.0
+    """Probability that the last block's branches are dropped, rising from zero."""
     drop_token: float = 0.0
+    """Share of the patches left out in training."""
     labels: tuple[str, ...] | None = None
+    """Names of the classes."""
     mean: tuple[float, ...] | None = None
+    """Of each channel, in 0…1, by which images are normalised."""
     std: tuple[float, ...] | None = None
+    """Standard deviation of each channel, likewise."""
 
     def __post_init__(self) -> None:
         for name in ("classes", "channels", "width", "depth", "heads"):

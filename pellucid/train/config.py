@@ -15,28 +15,32 @@ Fall = Literal["cosine", "linear", "constant"]
 
 @dataclass(frozen=True)
 class Optim:
-    """How gradients become steps.
-
-    name: "muon" moves the matrices of the blocks by orthogonalised momentum and everything else by AdamW.
-    lr: of AdamW or SGD; muon_lr: of Muon's matrices.
-    weight_decay: of matrices only; norms, biases, tokens and positions have none. muon_decay: of Muon's matrices.
-    schedule: how the rate falls after the warm-up, to the share `final` of itself. warmup: share of the run.
-    clip: largest norm of the gradient; None for no limit.
-    ema: decay of the running average of the weights, which is then what is evaluated and kept; 0 for none.
-    """
+    """How gradients become steps."""
 
     name: Rule = "adamw"
+    """Muon moves the blocks' matrices by orthogonalised momentum, and everything else by AdamW."""
     lr: float = 1e-3
+    """Highest rate of AdamW or SGD."""
     muon_lr: float = 0.02
+    """Highest rate of Muon's matrices."""
     betas: tuple[float, float] = (0.9, 0.999)
+    """Of AdamW."""
     momentum: float = 0.95
+    """Of Muon and SGD."""
     weight_decay: float = 0.05
+    """Of the matrices that AdamW or SGD move; norms, biases, tokens and positions have none."""
     muon_decay: float = 0.0
+    """Weight decay of Muon's matrices."""
     schedule: Fall = "cosine"
+    """How the rate falls after the warm-up."""
     warmup: float = 0.1
+    """Share of the run in which the rate rises from zero."""
     final: float = 0.0
+    """Share of the highest rate at the end."""
     clip: float | None = None
+    """Largest norm of the gradient; None for no limit."""
     ema: float = 0.0
+    """Decay of the running average of the weights, which is then what is evaluated and kept; 0 for none."""
 
     def __post_init__(self) -> None:
         for name, choices in (("name", Rule), ("schedule", Fall)):
@@ -59,27 +63,32 @@ class Optim:
 
 @dataclass(frozen=True)
 class Training:
-    """What the engine itself reads: how and how long, whatever the task is.
-
-    recipe: the name it was made by. duration: "400 steps", "50 epochs" or "10 minutes".
-    batch: images in a step, over all processes; accumulate: parts that a step is computed in, to save memory.
-    evaluate_every, checkpoint_every: durations too; "0 steps" is never, and the end always counts.
-    parallel: with many processes, "ddp" keeps the model in each of them, "fsdp" spreads it over all.
-    compile: torch.compile the step; graphs: on CUDA, replay it as one graph.
-    """
+    """What the engine itself reads: how and how long, whatever the task is."""
 
     recipe: str = ""
+    """The name it was made by."""
     optim: Optim = field(default_factory=Optim)
+    """How gradients become steps."""
     duration: str = "10 epochs"
+    """As "400 steps", "50 epochs" or "10 minutes"."""
     batch: int = 256
+    """Images in a step, over all processes."""
     accumulate: int = 1
+    """Parts that a step is computed in, to save memory."""
     parallel: Literal["ddp", "fsdp"] = "ddp"
+    """With many processes, "ddp" keeps the model in each of them, "fsdp" spreads it over all."""
     compile: bool = False
+    """torch.compile the step."""
     graphs: bool = False
+    """On CUDA, replay the step as one graph."""
     evaluate_every: str = "1 epochs"
+    """A duration; "0 steps" is never, and the end always counts."""
     checkpoint_every: str = "1 epochs"
+    """A duration; "0 steps" is never, and the end always counts."""
     seed: int = 0
+    """Of the weights, the order of the images, their augmentation and dropout."""
     device: str = "auto"
+    """One of "cpu", "cuda" and "auto"."""
 
     def __post_init__(self) -> None:
         if self.batch < 1 or self.accumulate < 1:
@@ -94,18 +103,20 @@ class Training:
 
 @dataclass(frozen=True)
 class Run(Training):
-    """One training run of a classifier, from data to weights.
-
-    precision: of the forward pass; "bf16" is PyTorch's autocast. Weights and their updates are float32 in both.
-    evaluate_on: "validation" or "test"; by default the first of them that the data has.
-    """
+    """One training run of a classifier, from data to weights."""
 
     model: ViTConfig = field(default_factory=ViTConfig)
+    """What is trained."""
     data: DataConfig = field(default_factory=DataConfig)
+    """On which images."""
     augment: Augment = field(default_factory=Augment)
+    """What happens to them first."""
     label_smoothing: float = 0.0
+    """Share of the target that is spread over all classes."""
     precision: Literal["float32", "bf16"] = "float32"
+    """Of the forward pass; "bf16" is PyTorch's autocast. Weights and their updates are float32 in both."""
     evaluate_on: Literal["validation", "test"] | None = None
+    """By default validation images if there are any, else test images."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
