@@ -1,7 +1,7 @@
 """Words as the official caption scorer sees them: the Penn Treebank's tokens, lower case, punctuation dropped.
 
-Written from what Stanford's tokenizer does, as the scorer calls it, one caption a line. On all 40,000 captions of Flickr8k
-the two agree; there are words, above all rare abbreviations, on which they don't.
+Written from what Stanford's tokenizer does, as the scorer calls it, one caption a line. On all 40,000 captions of
+Flickr8k the two agree; there are words, above all rare abbreviations, on which they don't.
 """
 
 import re
