@@ -56,6 +56,16 @@ def quietly_imported(module: str, package: str) -> ModuleType:
     return sys.modules[package]
 
 
+@torch.no_grad()
+def randomised(model: torch.nn.Module) -> torch.nn.Module:
+    """Every parameter random, so that no zero hides an error: biases, norms, tokens and layer scales too."""
+    for parameter in model.parameters():
+        parameter.normal_(std=0.3)
+        if parameter.ndim == 1:
+            parameter.add_(0.5)
+    return model
+
+
 def truth(
     q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None, beta: float | None = None, causal: bool = False
 ) -> tuple[Tensor, Tensor]:

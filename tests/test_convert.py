@@ -5,6 +5,7 @@ import json
 
 import pytest
 import torch
+from conftest import randomised
 from safetensors.torch import load_file, save_file
 from torch import nn
 from torch.testing import assert_close
@@ -14,16 +15,6 @@ from pellucid.cli.verbs import Convert
 from pellucid.hub import read, write
 from pellucid.hub.describe import told
 from pellucid.models import ViT, ViTConfig
-
-
-@torch.no_grad()
-def randomised(model: nn.Module) -> nn.Module:
-    """Every parameter random, so that no zero hides an error: biases, norms, tokens and layer scales too."""
-    for parameter in model.parameters():
-        parameter.normal_(std=0.3)
-        if parameter.ndim == 1:
-            parameter.add_(0.5)
-    return model.eval()
 
 
 @torch.no_grad()
@@ -60,7 +51,7 @@ TIMM = {
 
 
 def timm_vit(timm, options, dtype=torch.float32):
-    return randomised(timm.models.VisionTransformer(**SMALL | options)).to(dtype)
+    return randomised(timm.models.VisionTransformer(**SMALL | options)).eval().to(dtype)
 
 
 def read_timm(model, options):
@@ -111,7 +102,7 @@ def assert_equal(got, expected):
 def hugging_face(transformers, **options):
     sizes = {"hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 3, "intermediate_size": 40}
     config = transformers.ViTConfig(**sizes | {"image_size": 16, "patch_size": 4, "num_labels": 5} | options)
-    return randomised(transformers.ViTForImageClassification(config))
+    return randomised(transformers.ViTForImageClassification(config)).eval()
 
 
 @pytest.mark.parametrize(("dtype", "close"), [(torch.float32, 1e-5), (torch.float64, 1e-10)])
@@ -167,7 +158,7 @@ def test_normalisation_of_pixels_travels(tmp_path):
 @pytest.mark.parametrize(("dtype", "close"), [(torch.float32, 1e-5), (torch.float64, 1e-10)])
 def test_from_torchvision_and_back(torchvision, dtype, close):
     make = torchvision.models.vision_transformer.VisionTransformer
-    theirs = randomised(make(16, 4, 2, 3, 24, 40, num_classes=5)).to(dtype)
+    theirs = randomised(make(16, 4, 2, 3, 24, 40, num_classes=5)).eval().to(dtype)
     ours = read(theirs.state_dict(), heads=3)
     assert same(theirs, ours, dtype=dtype) < close
     old = {
@@ -184,7 +175,7 @@ def test_from_torchvision_and_back(torchvision, dtype, close):
 
 def small(**options) -> ViT:
     config = ViTConfig(**{"classes": 5, "image": (16, 16), "width": 24, "depth": 2, "heads": 3} | options)
-    return randomised(ViT(config))
+    return randomised(ViT(config)).eval()
 
 
 @pytest.mark.parametrize("layout", ["timm", "huggingface", "torchvision", "pellucid"])

@@ -513,7 +513,8 @@ def test_shards_with_words_as_labels(tmp_path, monkeypatch):
 
 
 def test_shards_that_webdataset_writes(tmp_path):
-    webdataset = pytest.importorskip("webdataset")
+    import webdataset
+
     with webdataset.TarWriter(str(tmp_path / "train-0.tar")) as sink:
         for i in range(3):
             sink.write({"__key__": f"deep/{i}", "png": encoded(picture(i)), "cls": i})
@@ -537,7 +538,8 @@ def test_wrong_shards(sentence, tmp_path):
 
 @pytest.fixture(scope="module")
 def table(tmp_path_factory):
-    datasets = pytest.importorskip("datasets")
+    import datasets
+
     path = tmp_path_factory.mktemp("table")
     features = datasets.Features(
         {

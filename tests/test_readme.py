@@ -19,8 +19,9 @@ def test_python_blocks_run(number, monkeypatch, tmp_path, capsys):
         exec(compile(block, f"README block {number}", "exec"), namespace)
 
 
-def test_shapes_in_the_comments_are_true(capsys):
+def test_shapes_in_the_comments_are_true(capsys, monkeypatch, tmp_path):
     """Every line `expression  # … (1, 2, 3)` really has that shape."""
+    monkeypatch.chdir(tmp_path)  # a block may write files
     namespace, checked = {}, 0
     for block in BLOCKS:
         exec(block, namespace)

@@ -4,8 +4,8 @@ import json
 
 import pytest
 import torch
+from conftest import randomised
 from safetensors.torch import load_file, save_file
-from torch import nn
 from torch.testing import assert_close
 
 from pellucid.layers import watch
@@ -42,16 +42,6 @@ every_option = pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
 
 def small(**options) -> ViT:
     return ViT(ViTConfig(**{"classes": 5, "image": (16, 16), "width": 32, "depth": 2, "heads": 4} | options)).double()
-
-
-@torch.no_grad()
-def randomised(model: nn.Module) -> nn.Module:
-    """Every parameter random, so that no zero hides an error."""
-    for parameter in model.parameters():
-        parameter.normal_(std=0.3)
-        if parameter.ndim == 1:
-            parameter.add_(0.5)
-    return model
 
 
 def images(model, n=2, size=None):

@@ -6,10 +6,9 @@ from pathlib import Path
 
 import torch
 
-from pellucid.cli.curves import history
 from pellucid.cli.predict import predict
 from pellucid.cli.progress import progress
-from pellucid.cli.train import free, train_run
+from pellucid.cli.train import free, show_run, train_run
 from pellucid.cli.verbs import Demo, Predict
 from pellucid.data.sources import load as images
 from pellucid.evaluate import classification
@@ -17,7 +16,6 @@ from pellucid.hub.loading import load, normalisation, shipped
 from pellucid.recipes import recipe
 from pellucid.recipes.reverse import looking_back, reverse, reversed_by, sequences
 from pellucid.show.figures import matrices_figure, save
-from pellucid.show.training import curves_figure
 from pellucid.train import Stopped
 from pellucid.train.distributed import pick_device
 
@@ -83,9 +81,7 @@ def reads(asked: Demo) -> None:
         f"it reads {report.top1:.2%} of {len(test)} test images right, after {result.seconds:.1f} s of training "
         f"({result.steps * run.batch / result.seconds:,.0f} images/s)"
     )
-    picture = path / "curves.png"
-    save(curves_figure([("", [history(path, path.name)])]), picture)
-    print(f"the run: {path}, its curves: {picture}")
+    show_run(path)
 
 
 def recognises(asked: Demo) -> None:

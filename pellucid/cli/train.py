@@ -109,6 +109,11 @@ def _summed_up(result: Result, run: Run, path: Path) -> None:
     rate = f" ({result.steps * run.batch / result.seconds:,.0f} images/s)" if result.seconds else ""
     warm_up = f" after {result.warm_up:.1f} s of warming up" if result.warm_up else ""
     print(f"{result.steps} steps in {result.seconds:.1f} s{rate}{warm_up}{figures}")
+    show_run(path)
+
+
+def show_run(path: Path) -> None:
+    """Draw the run's curves into its folder, and say where everything lies."""
     picture = path / "curves.png"
     save(curves_figure([("", [history(path, path.name)])]), picture)
     print(f"the run: {path}, its curves: {picture}")
