@@ -38,18 +38,20 @@ def begun_again(task: Classification, run: Run) -> Classification:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("recipe", choices=list(RECIPES))
+    parser.add_argument("recipe", choices=[name for name in RECIPES if name.startswith("vit")])
     parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--first", type=int, default=0, help="the first seed")
     parser.add_argument("--save", type=Path, help="folder for the first seed's weights")
     asked, changes = parser.parse_known_args()
     run = tyro.cli(Run, default=recipe(asked.recipe), args=changes)
+    assert isinstance(run, Run)
     torch.set_float32_matmul_precision("high")
     device = pick_device(run.device)
     run, splits = resolved(run)
     task = Classification(run, splits, device, Processes())
     count = sum(p.numel() for p in task.model.parameters())
     rows, scores = [], []
-    for seed in range(asked.seeds):
+    for seed in range(asked.first, asked.first + asked.seeds):
         wall = time.perf_counter()
         seeded = replace(run, seed=seed)
         result = Engine(begun_again(task, seeded), seeded, device).fit()
@@ -57,7 +59,7 @@ def main() -> None:
         rows.append(f"| {seed} | {top1:.2%} | {result.seconds:.1f} s | {result.warm_up:.1f} s | {rate:,.0f} |")
         scores.append(top1)
         print(rows[-1], f"{time.perf_counter() - wall:.0f} s in all", flush=True)
-        if seed == 0 and asked.save:
+        if seed == asked.first and asked.save:
             ViT.half(task.model).save_pretrained(asked.save)
             task.model.float()
     held = f"{len(task.held_out):,} {'validation' if run.data.held_out else 'test'} images"

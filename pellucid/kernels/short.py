@@ -4,7 +4,10 @@ PyTorch's kernels are made for long sequences. Here one program takes one head o
 q, k, v (and the gradient) once and writes each result once. softmax(β·qkᵀ)·v, with no mask and no dropout.
 """
 # pyright: reportMissingImports=false, reportIndexIssue=false
-# Triton comes with CUDA builds of PyTorch alone, and its kernels are launched as kernel[grid](…).
+# Triton comes with CUDA builds of PyTorch alone, and its kernels are launched as kernel[grid](…). It compiles what it
+# reads, so nothing may be wrapped around a kernel, not even the checking of types while tests run: @no_type_check.
+
+from typing import no_type_check
 
 import torch
 import triton
@@ -29,18 +32,21 @@ def fits(q: Tensor, k: Tensor, v: Tensor) -> bool:
 
 
 @triton.jit
+@no_type_check
 def _load(pointer, batch, head, rows, columns, sb, sh, st, n):
     at = pointer + batch * sb + head * sh + rows[:, None] * st + columns[None, :]
     return tl.load(at, mask=rows[:, None] < n, other=0.0)
 
 
 @triton.jit
+@no_type_check
 def _store(pointer, x, batch, head, rows, columns, sb, sh, st, n):
     at = pointer + batch * sb + head * sh + rows[:, None] * st + columns[None, :]
     tl.store(at, x.to(pointer.dtype.element_ty), mask=rows[:, None] < n)
 
 
 @triton.jit
+@no_type_check
 def _weights(q, k, keys, n_k, beta):
     """Rows of the map, in float32; keys that don't exist get nothing."""
     scores = tl.dot(q, tl.trans(k)) * (beta * 1.4426950408889634)  # log2(e): exp2 is the cheaper one
@@ -50,6 +56,7 @@ def _weights(q, k, keys, n_k, beta):
 
 
 @triton.jit
+@no_type_check
 def _forward(
     q, k, v, out, beta, heads, n_q, n_k,
     qb, qh, qt, kb, kh, kt, vb, vh, vt, ob, oh, ot,
@@ -65,6 +72,7 @@ def _forward(
 
 
 @triton.jit
+@no_type_check
 def _backward(
     q, k, v, grad, dq, dk, dv, beta, heads, n_q, n_k,
     qb, qh, qt, kb, kh, kt, vb, vh, vt, gb, gh, gt, ab, ah, at, bb, bh, bt, cb, ch, ct,
@@ -91,6 +99,7 @@ def _backward(
 
 
 @triton.jit
+@no_type_check
 def _tailed_weights(q, ka, kb, at_a, at_b, n, beta):
     sa = tl.dot(q, tl.trans(ka)) * (beta * 1.4426950408889634)
     sb = tl.dot(q, tl.trans(kb)) * (beta * 1.4426950408889634)
@@ -102,6 +111,7 @@ def _tailed_weights(q, ka, kb, at_a, at_b, n, beta):
 
 
 @triton.jit
+@no_type_check
 def _tailed_slopes(wa, wb, given, va, vb, beta):
     sa, sb = tl.dot(given, tl.trans(va)), tl.dot(given, tl.trans(vb))
     mean = (tl.sum(wa * sa, 1) + tl.sum(wb * sb, 1))[:, None]
@@ -109,6 +119,7 @@ def _tailed_slopes(wa, wb, given, va, vb, beta):
 
 
 @triton.jit
+@no_type_check
 def _tailed_forward(
     q, k, v, out, beta, heads, n,
     qb, qh, qt, kb, kh, kt, vb, vh, vt, ob, oh, ot,
@@ -128,6 +139,7 @@ def _tailed_forward(
 
 
 @triton.jit
+@no_type_check
 def _tailed_backward(
     q, k, v, grad, dq, dk, dv, beta, heads, n,
     qb, qh, qt, kb, kh, kt, vb, vh, vt, gb, gh, gt, db, dh, dt, eb, eh, et, fb, fh, ft,

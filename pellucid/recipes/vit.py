@@ -34,10 +34,10 @@ def vit_digits() -> Run:
 
 
 def vit_cifar10_fast() -> Run:
-    """pellucid train vit_cifar10_fast: one H200, 58.1 s of training (75,700 images/s) after 34 s of compiling.
+    """pellucid train vit_cifar10_fast: one H200, test top-1 94.55 % (mean of five seeds), no test-time augmentation.
 
-    Test top-1 94.44 and 94.67 % (seeds 0 and 1), no test-time augmentation; 5,654,154 parameters. 2026-11-15.
-    Seed 0 is the shipped model vit-cifar10.
+    94.44, 94.67, 94.61, 94.52, 94.51 % (seeds 0 to 4). 58.1 s of training after 34 s of compiling (seeds 0 and 1), 63.3
+    after 40 on another machine (seeds 2 to 4); 5,654,154 parameters. 2026-11-15. Seed 0 is the model vit-cifar10.
     """
     return Run(
         recipe="vit_cifar10_fast",
@@ -60,23 +60,26 @@ def vit_cifar10_fast() -> Run:
 
 
 def vit_cifar10_accurate() -> Run:
-    """pellucid train vit_cifar10_accurate: not measured yet; meant for 96 % in 8 minutes on one H200."""
+    """pellucid train vit_cifar10_accurate: one H200, 459.9 s of training (38,300 images/s) after 52 s of compiling.
+
+    Test top-1 97.18 % (seed 0), no test-time augmentation; 13,733,898 parameters. 2026-11-15.
+    """
     fast = vit_cifar10_fast()
     return replace(
         fast,
         recipe="vit_cifar10_accurate",
         model=replace(fast.model, width=384, heads=6, hidden=1536, drop_path=0.1),
         augment=replace(fast.augment, policy="trivial"),
-        duration="250 epochs",
+        duration="352 epochs",
         checkpoint_every="50 epochs",
     )
 
 
 def vit_64x5() -> Run:
-    """pellucid train vit_64x5: 139,882 parameters, 5 layers × 64 behind a stem of convolutions.
+    """pellucid train vit_64x5: one H200, 52.5 s of training (190,500 images/s) after 26 s of compiling.
 
-    82.86 % on 5,000 held-out images after 40 epochs without them (2026-11-15, one H200); its 100 epochs on all training
-    images, and the test images, are not measured yet.
+    Test top-1 89.82 and 89.28 % (seeds 0 and 1); 139,882 parameters, 5 layers × 64 behind a stem of convolutions.
+    2026-11-15.
     """
     fast = vit_cifar10_fast()
     return replace(
@@ -84,8 +87,8 @@ def vit_64x5() -> Run:
         recipe="vit_64x5",
         model=replace(fast.model, width=64, depth=5, heads=4, hidden=24),
         augment=Augment(flip="alternating", crop=4),
-        optim=replace(fast.optim, muon_lr=0.02, muon_decay=0.05, ema=0.999),
-        duration="100 epochs",
+        optim=replace(fast.optim, lr=5e-3, muon_lr=0.03, muon_decay=0.05, ema=0.999),
+        duration="200 epochs",
         batch=512,
         label_smoothing=0.0,
     )
