@@ -22,7 +22,7 @@ from pellucid.data.policy import OPERATIONS, perturb
 N = 1 << 16
 RGB = Normalise((0.5, 0.4, 0.3), (0.25, 0.2, 0.3))
 PLAIN = Normalise((0.0,) * 3, (1.0,) * 3)  # pixels / 255
-MIXED = Augment("random", 2, cutout=3, erasing=0.5, policy="randaugment", mixup=0.4, cutmix=1.0)
+MIXED = Augment("random", 2, zoom=0.5, cutout=3, erasing=0.5, policy="randaugment", mixup=0.4, cutmix=1.0)
 
 
 def photos(b=8, c=3, height=12, width=16):
@@ -195,7 +195,7 @@ def test_the_same_key_gives_the_same_batch_and_another_key_another():
     cutmix=st.sampled_from([0.0, 1.0]),
 )
 def test_even_slices_make_the_whole(b, c, height, width, cut, policy, fill, mixup, cutmix):
-    config = Augment("alternating", 3, fill, 3, 0.5, policy, mixup=mixup, cutmix=cutmix)
+    config = Augment("alternating", 3, fill, 0.4, 3, 0.5, policy, mixup=mixup, cutmix=cutmix)
     images, normalise, n = photos(b, c, height, width), Normalise((0.5,) * c, (0.2,) * c), torch.arange(b)
     whole = run(images, config, normalise, step=4, epoch=1)
     assert whole.images.shape == images.shape
@@ -244,6 +244,24 @@ def test_alternating_flips_show_both_faces_in_turn():
     assert 16 < first.sum() < 48  # a random half
     elsewhere = run(images, Augment(flip="alternating"), index=index + 1000).images
     assert not torch.equal(faces[0], elsewhere)
+
+
+def test_zoom_is_a_part_scaled_to_the_whole():
+    """As PyTorch scales the part that is cut out, to a level: here the arithmetic is whole."""
+    images, n = photos(64, 3, 20, 31), torch.arange(64)
+    found = run(images, Augment(zoom=0.2)).images * 255
+    share, ratio = draws.uniform(0, 0, n, range(90, 92))
+    area, stretch = 0.2 + 0.8 * share, (4 / 3) ** (2 * ratio - 1)
+    high = (20 * (area * stretch).sqrt()).round().clamp(max=20)
+    wide = (31 * (area / stretch).sqrt()).round().clamp(max=31)
+    above = draws.integers(0, 0, n, 92, (21 - high).long())
+    before = draws.integers(0, 0, n, 93, (32 - wide).long())
+    for i in range(64):
+        y, x, h, w = (int(value[i]) for value in (above, before, high, wide))
+        part = images[i : i + 1, :, y : y + h, x : x + w].float()
+        whole = F.interpolate(part, size=(20, 31), mode="bilinear", align_corners=False)
+        assert_close(found[i : i + 1], whole, rtol=0, atol=2.0)
+    assert high.min() < 14 < 19 < high.max()
 
 
 def test_cutout_erases_a_square_anywhere():
@@ -471,6 +489,7 @@ def test_tiny_images_pass_through_the_policies():
         ({"policy": "auto"}, "policy is 'auto'; expected one of none, randaugment, trivial"),
         ({"crop": -1}, "crop is -1 pixels; expected zero or more"),
         ({"cutout": -2}, "cutout is -2 pixels; expected zero or more"),
+        ({"zoom": 0.0}, "zoom is 0.0; expected a share of the area above 0, or 1 for none"),
         ({"erasing": 1.5}, "erasing is 1.5; expected a probability"),
         ({"mixup": -0.1}, "mixup is -0.1; expected α of Beta"),
         ({"cutmix": math.nan}, "cutmix is nan; expected α of Beta"),

@@ -87,7 +87,7 @@ def test_what_does_not_fit_is_said_in_a_sentence(data, sentence):
         ({"classes": 0}, "classes is 0; expected one or more"),
         ({"depth": 0}, "depth is 0; expected one or more"),
         ({"registers": -1}, "registers is -1; expected none or more"),
-        ({"pooling": "max"}, "pooling is 'max'; expected 'class', 'mean' or 'sequence'"),
+        ({"pooling": "max"}, "pooling is 'max'; expected 'class', 'mean', 'sequence' or 'none'"),
         ({"positions": "alibi"}, "positions is 'alibi'; expected 'learned', 'sinusoidal', 'rotary' or 'none'"),
         ({"drop_token": 1.0}, r"drop_token is 1\.0; expected a share in \[0, 1\)"),
         ({"labels": ("cat",)}, "labels names 1 classes; expected 10"),

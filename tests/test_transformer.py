@@ -5,7 +5,6 @@ import torch
 from torch import nn
 from torch.testing import assert_close
 
-from pellucid.decode import greedy
 from pellucid.models import Transformer, TransformerConfig
 from pellucid.models.init import initialise
 from pellucid.ops import masks
@@ -101,22 +100,6 @@ def test_every_initial_value_comes_from_one_place():
 
     with pytest.raises(TypeError, match=r"no initial value for secret of 0"):
         initialise(nn.Sequential(Stranger()))
-
-
-def test_greedy_takes_the_best_and_stops_at_the_end():
-    chain = torch.tensor([[0.0, 2, 1, 0], [0, 0, 3, 1], [0, 0, 0, 9], [9, 0, 0, 0]])  # 0→1→2→3→0
-    calls = []
-
-    def step(token):
-        calls.append(token)
-        return chain[token[:, 0]][:, None]
-
-    first = torch.tensor([0, 1])
-    assert greedy(step, first, length=3).tolist() == [[1, 2, 3], [2, 3, 0]]
-    calls.clear()
-    assert greedy(step, first, length=9, end=3).tolist() == [[1, 2, 3], [2, 3, 3]]
-    assert len(calls) == 3
-    assert greedy(step, first, length=0).shape == (2, 0)
 
 
 def test_held_out_sequences_are_never_trained_on():

@@ -306,7 +306,7 @@ def test_curves_draws_runs(tmp_path, capsys):
     runs = [logged(tmp_path / name, log_lines(n)) for name, n in (("a", 6), ("b", 3))]
     picture = tmp_path / "curves.png"
     said = run(capsys, "curves", *runs, "--out", picture).out
-    assert "a: 6 of 6 epochs, 6.00% of the held-out images right" in said
+    assert "a: 6 of 6 epochs, 6.00% right on held-out images" in said
     with Image.open(picture) as image:
         narrow = image.width
     run(capsys, "curves", *runs, "--epochs", 2, 3, 6, "--out", tmp_path / "panels.png")

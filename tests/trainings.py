@@ -39,19 +39,20 @@ WILD = shlex.split(
 
 
 class Started:
-    """One running `pellucid train vit_digits`; `hook` names what is done to it before it begins."""
+    """One running `pellucid train RECIPE`; `hook` names what is done to it before it begins."""
 
     def __init__(
         self,
         folder: Path,
         *words: str,
+        recipe: str = "vit_digits",
         hook: str = "",
         hooked: int = 0,
         ranks: tuple[int, int, int] | None = None,
         inside: Path | None = None,
     ):
         self.said = folder.parent / f"{folder.name}.{time.monotonic_ns()}.txt"
-        arguments = (["train", "vit_digits", *words], str(self.said), hook, hooked, ranks, inside)
+        arguments = (["train", recipe, *words], str(self.said), hook, hooked, ranks, inside)
         self.process = SERVER.Process(target=_run, args=arguments)
         self.process.start()
 

@@ -33,7 +33,7 @@ def convert(asked: Convert) -> None:
         _into(asked.out, model.save_pretrained)
     else:
         weights = write(model, asked.layout)
-        files = described(c, asked.layout, str(model.head.weight.dtype).removeprefix("torch."))
+        files = described(c, asked.layout, str(next(model.parameters()).dtype).removeprefix("torch."))
         _into(asked.out, lambda folder: _save(folder, weights, files))
         if asked.layout != "huggingface" and c.norm_eps != 1e-6:
             print(f"  its norms have ε = {c.norm_eps:g}, which no file of {asked.layout} says: give it to norm_layer")

@@ -23,7 +23,7 @@ def curves(asked: Curves) -> None:
     save(curves_figure(panels), asked.out)
     for run in runs:
         last = run.held_out[-1] if run.held_out else None
-        said = f"{last.accuracy:.2%} of the held-out images right" if last else "not evaluated"
+        said = f"{last.accuracy:.2%} right on held-out images" if last else "not evaluated"
         print(f"{run.name}: {round(run.steps[-1].epoch, 1):g} of {round(run.length, 1):g} epochs, {said}")
     print(f"curves: {asked.out}")
 
@@ -49,7 +49,8 @@ def history(path: Path, name: str) -> History:
         if figures is None:
             steps[line["step"]] = Point(line["epoch"], _number(line, "loss"), _number(line, "accuracy"))
         elif figures:
-            evaluations[line["step"]] = Point(line["epoch"], _number(figures, "loss"), _number(figures, "top1"))
+            right = _number(figures, "top1" if "top1" in figures else "accuracy")
+            evaluations[line["step"]] = Point(line["epoch"], _number(figures, "loss"), right)
     if not steps:
         raise ValueError(f"{path} has no steps in {LOG}; expected the folder of a run that has begun")
     points, held_out = (tuple(found[step] for step in sorted(found)) for found in (steps, evaluations))

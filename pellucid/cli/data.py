@@ -3,6 +3,8 @@
 import json
 import logging
 import sys
+import textwrap
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -15,6 +17,9 @@ from torch import Tensor
 from pellucid.cli.verbs import Fetch, Inspect, Look
 from pellucid.data import named
 from pellucid.data.augment import Augment, Augmented, Normalise, augment
+from pellucid.data.caption_formats import recognised
+from pellucid.data.caption_inspection import CaptionReport, inspect_captions
+from pellucid.data.caption_sources import SCENES, CaptionData, load_captions
 from pellucid.data.inspection import Report, inspect
 from pellucid.data.sources import NAMES, PREFIXES, DataConfig, load, statistics
 from pellucid.recipes import recipe
@@ -24,6 +29,9 @@ from pellucid.show.training import Row, samples_figure, shortened
 DRAWS = 3  # of the augmentation, for each image
 COLUMNS = 8
 MOST = 64
+SEEN = (168, 168)  # height and width of a captioned photograph in the picture
+LETTER = 8  # pixels, about
+MOST_LINES = 6
 
 
 def data_fetch(asked: Fetch) -> None:
@@ -71,6 +79,9 @@ def data_look(asked: Look) -> None:
     check_path(asked.out)
     if not 1 <= asked.count <= MOST:
         raise ValueError(f"--count is {asked.count}; expected 1…{MOST}")
+    if of_captions(asked.name, asked.images):
+        look_at_captions(asked)
+        return
     config = recipe(asked.recipe).augment if asked.recipe else None
     train = load(DataConfig(asked.name, path=asked.path)).train
     config = config or Augment(flip="random", crop=max(1, train.shape[1] // 8))
@@ -93,8 +104,50 @@ def data_look(asked: Look) -> None:
     print(f"samples: {asked.out}")
 
 
+def look_at_captions(asked: Look) -> None:
+    """Draw captioned images, each with the first sentence that is said of it."""
+    if asked.recipe or asked.path:
+        wrong = "recipe" if asked.recipe else "path"
+        raise ValueError(f"--{wrong} is for labelled images; leave it out to look at the captions of {asked.name}")
+    size = CaptionData().size if asked.name == SCENES else SEEN
+    train = load_captions(CaptionData(asked.name, images=asked.images, size=size)).train
+    index = torch.randperm(len(train), generator=torch.Generator().manual_seed(asked.seed))[: asked.count]
+    chosen = train.subset(index)
+    pixels = chosen.images.read(torch.arange(len(chosen)))
+    letters = max(size[1], SEEN[1] * 3 // 4) // LETTER
+    said = [wrapped(each[0], letters) for each in chosen.captions]
+    places = torch.arange(len(chosen)).split(COLUMNS)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Glyph .* missing")  # the font draws a box for scripts that it lacks
+        save(samples_figure([Row("", pixels[part], [said[i] for i in part]) for part in places]), asked.out)
+    print(f"{len(chosen)} of {len(train):,} training images of {asked.name}, each with a caption")
+    print(f"samples: {asked.out}")
+
+
+def wrapped(caption: str, letters: int) -> str:
+    """A sentence in as many lines as fit above an image. Dollars would begin a formula in a figure.
+
+    >>> print(wrapped("a very small red circle on the left of the picture", 16))
+    a very small red
+    circle on the
+    left of the
+    picture
+    """
+    return "\n".join(textwrap.wrap(caption, letters, max_lines=MOST_LINES, placeholder=" …")).replace("$", r"\$")
+
+
+def of_captions(name: str, images: str | None) -> bool:
+    """Whether a name means captioned images: scenes, or a path at which there are captions."""
+    is_name = name in NAMES or name.partition(":")[0] in PREFIXES
+    return name == SCENES or images is not None or (not is_name and recognised(Path(name).expanduser()))
+
+
 def data_inspect(asked: Inspect) -> None:
     """Print what a set holds and what is wrong with it."""
+    if of_captions(asked.name, asked.images):
+        found = inspect_captions(CaptionData(asked.name, images=asked.images))
+        print(json.dumps(_plain(found)) if asked.json else found)
+        return
     is_name = asked.name in NAMES or asked.name.partition(":")[0] in PREFIXES
     report = inspect(DataConfig(asked.name) if is_name else Path(asked.name))
     print(json.dumps(_plain(report)) if asked.json else report)
@@ -121,7 +174,9 @@ def captions(batch: Augmented, part: Tensor, classes: tuple[str, ...]) -> list[s
     return said
 
 
-def _plain(report: Report) -> dict[str, Any]:
+def _plain(report: Report | CaptionReport) -> dict[str, Any]:
     sizes = [{"height": y, "width": x, "images": count} for (y, x), count in report.sizes.items()]
+    if isinstance(report, CaptionReport):
+        return asdict(report) | {"sizes": sizes}
     counts = {split: dict(zip(report.classes, counts, strict=True)) for split, counts in report.counts.items()}
     return asdict(report) | {"sizes": sizes, "counts": counts}

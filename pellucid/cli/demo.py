@@ -4,29 +4,37 @@ import shutil
 from dataclasses import replace
 from pathlib import Path
 
+import sklearn.datasets
 import torch
+from PIL import Image
 
+from pellucid.cli.caption import caption
+from pellucid.cli.evaluate_captions import Speaker, scene_figures
 from pellucid.cli.predict import predict
 from pellucid.cli.progress import progress
 from pellucid.cli.train import free, show_run, train_run
-from pellucid.cli.verbs import Demo, Predict
+from pellucid.cli.verbs import Caption, Demo, Predict
+from pellucid.data.caption_sources import load_captions
+from pellucid.data.scenes import SceneSet
 from pellucid.data.sources import load as images
 from pellucid.evaluate import classification
-from pellucid.hub.loading import load, normalisation, shipped
-from pellucid.recipes import recipe
+from pellucid.hub.loading import load, load_captioner, normalisation, shipped
+from pellucid.recipes.captioner import captioner_scenes
 from pellucid.recipes.reverse import looking_back, reverse, reversed_by, sequences
+from pellucid.recipes.vit import vit_digits
 from pellucid.show.figures import matrices_figure, save
 from pellucid.train import Stopped
 from pellucid.train.distributed import pick_device
 
-SHIPPED = "vit-cifar10"
+SHIPPED, SPEAKS = "vit-cifar10", "captioner-flickr8k"
+PHOTOGRAPH = "flower.jpg"  # of scikit-learn
 SAMPLES = Path(__file__).parent / "samples"  # drawn by docs/draw_samples.py
 SHOWN = ("ship.png", "airplane.png")
 
 
 def demo(asked: Demo) -> None:
-    """Reverse digits, read handwritten ones, recognise pictures. What earlier demos left in the folder is kept."""
-    for name in ("steps", "epochs"):
+    """Reverse digits, read handwritten ones, recognise and caption pictures. Earlier demos in the folder are kept."""
+    for name in ("steps", "epochs", "scenes"):
         if getattr(asked, name) < 1:
             raise ValueError(f"--{name} is {getattr(asked, name)}; expected one or more")
     asked.out.mkdir(parents=True, exist_ok=True)
@@ -34,6 +42,9 @@ def demo(asked: Demo) -> None:
     reads(asked)
     if SHIPPED in shipped():
         recognises(asked)
+    tells(asked)
+    if SPEAKS in shipped():
+        looks(asked)
 
 
 def reverses(asked: Demo) -> None:
@@ -68,7 +79,7 @@ def reverses(asked: Demo) -> None:
 def reads(asked: Demo) -> None:
     """Train the recipe vit_digits in a folder of its own, test it on images it has never seen, and draw its curves."""
     print("\nA vision transformer learns to read handwritten digits of 8×8 pixels.")
-    run = replace(recipe("vit_digits"), duration=f"{asked.epochs} epochs", evaluate_every="5 epochs", seed=asked.seed)
+    run = replace(vit_digits(), duration=f"{asked.epochs} epochs", evaluate_every="5 epochs", seed=asked.seed)
     path = free(asked.out / run.recipe)
     try:
         result = train_run(run, path, pick_device(run.device))
@@ -90,6 +101,46 @@ def recognises(asked: Demo) -> None:
     for name in SHOWN:
         shutil.copyfile(SAMPLES / name, asked.out / name)
     predict(Predict(SHIPPED, tuple(asked.out / name for name in SHOWN), top=3))
+
+
+def tells(asked: Demo) -> None:
+    """Train the recipe captioner_scenes, test it on scenes it has never seen, and draw where it looks."""
+    print("\nA captioner learns to say what is in drawn scenes, and where it looks as it says it.")
+    run = replace(captioner_scenes(), duration=f"{asked.scenes} steps", seed=asked.seed)
+    path = free(asked.out / run.recipe)
+    try:
+        result = train_run(run, path, pick_device(run.device))
+    except Stopped:
+        raise KeyboardInterrupt from None
+    model, tokenizer = load_captioner(path)
+    speaker = Speaker(model, tokenizer, normalisation(model), beam=1, batch=100)
+    splits = load_captions(run.data)
+    test = splits.test
+    assert isinstance(test, SceneSet)
+    found = scene_figures(speaker, test, splits.validation)
+    seen, unseen = int((~test.unseen).sum()), int(test.unseen.sum())
+    print(
+        f"its caption is exactly right for {found['exact_seen']:.2%} of {seen} test scenes, and for "
+        f"{found['exact_unseen']:.2%} of {unseen} with a colour and a shape that it has never seen together, "
+        f"after {result.seconds:.1f} s of training"
+    )
+    print(
+        f"as it says a word of an object, it looks at that object {found['pointing']:.1%} of the time "
+        f"(chance: {found['pointing_chance']:.1%}; {found['pointing_map']}, chosen on other scenes)"
+    )
+    show_run(path)
+    scene = asked.out / "scene.png"
+    Image.fromarray(test.images.read(torch.tensor([0]))[0].permute(1, 2, 0).numpy()).save(scene)
+    layer, head = found["pointing_by"]
+    caption(Caption(str(path), (str(scene),), figure=asked.out / "scene-words.png", layer=layer, head=head))
+
+
+def looks(asked: Demo) -> None:
+    """Show a photograph to the captioner that comes with the package."""
+    print(f"\n{SPEAKS} looks at a photograph.")
+    photograph = asked.out / PHOTOGRAPH
+    shutil.copyfile(Path(sklearn.datasets.__file__).parent / "images" / PHOTOGRAPH, photograph)
+    caption(Caption(SPEAKS, (str(photograph),), n_best=3, figure=photograph.with_name("photograph-words.png")))
 
 
 def _spelled(digits: torch.Tensor) -> str:

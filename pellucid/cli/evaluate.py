@@ -12,17 +12,21 @@ from typing import Any
 from jaxtyping import Int
 from torch import Tensor, tensor
 
+from pellucid.cli.evaluate_captions import evaluate_captions
 from pellucid.cli.verbs import Evaluate
 from pellucid.data.listings import Images, some
 from pellucid.data.sources import DataConfig, load
 from pellucid.evaluate.accuracy import Classification, classification
-from pellucid.hub.loading import class_names, normalisation
+from pellucid.hub.loading import class_names, kind_of, load_captioner, normalisation
 from pellucid.hub.loading import load as load_model
-from pellucid.models import ViT
+from pellucid.models import Captioner, ViT
 from pellucid.show.figures import check_path, save
 from pellucid.show.training import confusion_figure
+from pellucid.train.config import Run
 from pellucid.train.distributed import pick_device
 from pellucid.train.folder import CONFIG, RunFolder
+
+BATCH = 500
 
 
 @dataclass(frozen=True)
@@ -41,14 +45,21 @@ class Relabelled:
 
 def evaluate(asked: Evaluate) -> None:
     """Print the figures as a table or as JSON and, if asked for, draw the confusion matrix."""
-    if asked.batch < 1:
+    if asked.batch is not None and asked.batch < 1:
         raise ValueError(f"--batch is {asked.batch}; expected one or more")
     if asked.confusion is not None:
         check_path(asked.confusion)
-    model = load_model(asked.model, pick_device(asked.device))
+    device = pick_device(asked.device)
+    if kind_of(asked.model) is Captioner:
+        evaluate_captions(asked, *load_captioner(asked.model, device))
+        return
+    wanted = {"beam": asked.beam is not None, "captions": asked.captions, "meteor": asked.meteor, "spice": asked.spice}
+    if for_captions := [name for name, value in wanted.items() if value]:
+        raise ValueError(f"--{for_captions[0]} is for captioners; this model is a classifier")
+    model = load_model(asked.model, device)
     normalise = normalisation(model)
     images = relabelled(_images(asked, model), model)
-    report = classification(model, images, normalise, device=model.head.weight.device, batch=asked.batch)
+    report = classification(model, images, normalise, device=device, batch=asked.batch or BATCH)
     names = distinct(class_names(model))
     if asked.json:
         print(json.dumps(figures(report, names) | {"data": asked.data, "split": asked.split}, allow_nan=False))
@@ -142,8 +153,8 @@ def _held_out(asked: Evaluate) -> int:
     folder = Path(asked.model)
     if asked.split == "test" or not (folder / "checkpoints").is_dir() or not (folder / CONFIG).is_file():
         return 0
-    data = RunFolder(folder).config().data
-    return data.held_out if data.name == asked.data else 0
+    run = RunFolder(folder).config()
+    return run.data.held_out if isinstance(run, Run) and run.data.name == asked.data else 0
 
 
 def _number(x: float) -> float | None:

@@ -7,6 +7,7 @@ from contextlib import nullcontext
 from dataclasses import replace
 from itertools import chain, count
 from pathlib import Path
+from typing import Any
 
 import torch
 import tyro
@@ -15,12 +16,17 @@ from pellucid.cli import parsed
 from pellucid.cli.curves import history
 from pellucid.cli.progress import Watcher
 from pellucid.cli.verbs import Train
+from pellucid.data.tokenizer import CaptionTokenizer
+from pellucid.hub.loading import SECOND_STAGE, TOKENIZER, fill_from_run
 from pellucid.recipes import recipe
 from pellucid.show.figures import save
 from pellucid.show.training import curves_figure
-from pellucid.train import Engine, Result, Run, RunFolder, Stopped
+from pellucid.train import Engine, Result, Run, RunFolder, Stopped, Training, caption
 from pellucid.train.classify import Classification, resolved
+from pellucid.train.config import CaptionRun
 from pellucid.train.distributed import Processes, joined, pick_device
+from pellucid.train.folder import CONFIG
+from pellucid.train.task import Task
 
 
 def train(asked: Train, changes: list[str]) -> None:
@@ -49,7 +55,7 @@ def train(asked: Train, changes: list[str]) -> None:
 
 
 def train_run(
-    run: Run,
+    run: Run | CaptionRun,
     path: Path | None,
     device: torch.device,
     processes: Processes | None = None,
@@ -61,16 +67,12 @@ def train_run(
     processes = processes or Processes()
     folder = None if path is None else RunFolder(path)
     try:
+        if isinstance(run, CaptionRun):
+            return _captioner(run, folder, device, processes, resume, tensorboard)
         found, splits = resolved(run)
-        if resume and found != run:
-            raise ValueError(f"{run.data.name} is not what the run began with: its images or classes have changed")
+        _check_same(run, found, resume)
         task = Classification(found, splits, device, processes)
-        if folder and not resume and processes.first:  # now that nothing is wrong with what was asked for
-            folder.create(found)
-        processes.wait()
-        watcher = Watcher(run.recipe, tensorboard=folder if tensorboard else None) if processes.first else None
-        with watcher or nullcontext():
-            return Engine(task, found, device, folder=folder, processes=processes, observer=watcher).fit()
+        return _fitted(task, found, folder, device, processes, begins=not resume, tensorboard=tensorboard)
     except (MemoryError, RuntimeError) as error:
         if not _is_memory(error):
             raise
@@ -80,14 +82,66 @@ def train_run(
         ) from None
 
 
-def _changed(asked: Train, changes: list[str]) -> Run:
+def _captioner(
+    run: CaptionRun,
+    folder: RunFolder | None,
+    device: torch.device,
+    processes: Processes,
+    resume: bool,
+    tensorboard: bool,
+) -> Result:
+    """Both stages. The second is a run in the first one's folder, and goes on from its best weights."""
+    kept = CaptionTokenizer.load(folder.path / TOKENIZER) if folder and resume else None
+    found, splits, tokenizer = caption.resolved(run, kept)
+    _check_same(run, found, resume)
+    task = caption.Captioning(found, splits, tokenizer, device, processes)
+    how: dict[str, Any] = {"tensorboard": tensorboard, "files": {TOKENIZER: tokenizer.to_json() + "\n"}}
+    result = _fitted(task, found, folder, device, processes, begins=not resume, **how)
+    if found.second_stage is None:
+        return result
+    second = caption.SelfCritical(found.second_stage, splits, tokenizer, device, processes)
+    inner = None if folder is None else RunFolder(folder.path / SECOND_STAGE)
+    if folder is None:
+        second.model.load_state_dict(task.model.state_dict())
+    else:
+        fill_from_run(second.model, folder.path)
+    begins = inner is not None and not (inner.path / CONFIG).exists()
+    processes.wait()
+    return _fitted(second, found.second_stage, inner, device, processes, begins=begins, **how)
+
+
+def _fitted(
+    task: Task,
+    run: Run | CaptionRun,
+    folder: RunFolder | None,
+    device: torch.device,
+    processes: Processes,
+    *,
+    begins: bool,
+    tensorboard: bool,
+    files: dict[str, str] | None = None,
+) -> Result:
+    if folder and begins and processes.first:  # now that nothing is wrong with what was asked for
+        folder.create(run, files)
+    processes.wait()
+    watcher = Watcher(run.recipe, tensorboard=folder if tensorboard else None) if processes.first else None
+    with watcher or nullcontext():
+        return Engine(task, run, device, folder=folder, processes=processes, observer=watcher).fit()
+
+
+def _check_same(run: Run | CaptionRun, found: Run | CaptionRun, resume: bool) -> None:
+    if resume and found != run:
+        raise ValueError(f"{run.data.name} is not what the run began with: its images or classes have changed")
+
+
+def _changed(asked: Train, changes: list[str]) -> Run | CaptionRun:
     """The recipe's run, with what the command line says of it."""
     base = recipe(asked.recipe)
-    run = parsed(lambda: tyro.cli(Run, prog=f"pellucid train {asked.recipe}", default=base, args=changes))
+    run = parsed(lambda: tyro.cli(type(base), prog=f"pellucid train {asked.recipe}", default=base, args=changes))
     return replace(run, recipe=asked.recipe)
 
 
-def _kept(asked: Train, changes: list[str]) -> Run:
+def _kept(asked: Train, changes: list[str]) -> Run | CaptionRun:
     """The run in a folder, as it was begun."""
     assert asked.resume is not None
     if changes or asked.out:
@@ -104,7 +158,7 @@ def free(path: Path) -> Path:
     return next(each for each in chain([path], numbered) if not each.exists())
 
 
-def _summed_up(result: Result, run: Run, path: Path) -> None:
+def _summed_up(result: Result, run: Training, path: Path) -> None:
     figures = "".join(f", {name} {value:.4f}" for name, value in result.figures.items())
     rate = f" ({result.steps * run.batch / result.seconds:,.0f} images/s)" if result.seconds else ""
     warm_up = f" after {result.warm_up:.1f} s of warming up" if result.warm_up else ""
@@ -119,7 +173,7 @@ def show_run(path: Path) -> None:
     print(f"the run: {path}, its curves: {picture}")
 
 
-def _again(run: Run, path: Path, processes: Processes) -> str:
+def _again(run: Training, path: Path, processes: Processes) -> str:
     """The command that goes on with a run."""
     command = "pellucid" if processes.world == 1 else f"torchrun --nproc-per-node={processes.world} -m pellucid"
     return f"{command} train {run.recipe} --resume {shlex.quote(str(path))}"

@@ -78,7 +78,7 @@ class Train:
 
 @dataclass(frozen=True)
 class Evaluate:
-    """Accuracy of a model on labelled images: top-1, top-5, by class, and its calibration.
+    """How good a model is: a classifier's accuracy and calibration; a captioner's scores, beside those of not looking.
 
     Example: pellucid evaluate vit-cifar10 --data cifar10 --confusion confusion.png
     """
@@ -86,17 +86,26 @@ class Evaluate:
     model: Positional[str]
     """A run's folder, a saved folder, or the name of a shipped model."""
     data: str
-    """digits, cifar10, cifar100, mnist, fashion_mnist, folder:PATH, wds:SHARDS or hf:NAME."""
+    """digits, cifar10, cifar100, mnist, fashion_mnist, folder:PATH, wds:SHARDS or hf:NAME; with captions: scenes, or
+    the path of a JSON, a text file, a folder or shards."""
     path: str | None = None
-    """Where the files of a named set lie; searched for if not given."""
+    """Where the files of a named set lie, or the images that captions speak of; searched for if not given."""
     split: Literal["test", "validation", "train"] = "test"
     """Which images."""
     json: bool = False
     """Print one JSON object; shares, not percent."""
     confusion: Path | None = None
-    """Draw the confusion matrix into this file (.png, .svg, .pdf)."""
-    batch: int = 500
-    """Images at a time."""
+    """Draw a classifier's confusion matrix into this file (.png, .svg, .pdf)."""
+    beam: int | None = None
+    """Captions: how many sentences are followed at a time; 5 unless given."""
+    captions: Path | None = None
+    """Captions: write what the model says into this file, in the format of COCO's results."""
+    meteor: bool = False
+    """Captions: METEOR too, by its own program (needs Java; extra: official)."""
+    spice: bool = False
+    """Captions: SPICE too, likewise."""
+    batch: int | None = None
+    """Images at a time; 500 unless given, 64 to caption them."""
     device: str = "auto"
     """cpu, cuda, or auto."""
 
@@ -126,6 +135,38 @@ class Predict:
         from pellucid.cli.predict import predict
 
         predict(self)
+
+
+@dataclass(frozen=True)
+class Caption:
+    """What a captioner says of pictures of yours, and where it looks as it says it.
+
+    Example: pellucid caption runs/mine photo.jpg --n-best 3 --figure looking.png
+    """
+
+    model: Positional[str]
+    """A run's folder, a saved folder, or the name of a shipped model."""
+    images: Positional[tuple[str, ...]]
+    """Pictures in any format that Pillow reads, folders of them, or patterns such as 'photos/*.jpg'."""
+    beam: int = 5
+    """How many sentences are followed at a time."""
+    n_best: int = 1
+    """How many captions to give of each picture, best first."""
+    json: bool = False
+    """Print a JSON list."""
+    figure: Path | None = None
+    """Draw each word's attention over the picture into this file (.png, .svg, .pdf); numbered for several pictures."""
+    layer: int = -1
+    """Which of the decoder's layers the figure shows: 0 is the first, −1 the last."""
+    head: int | None = None
+    """Which head of it; the mean of all unless given."""
+    device: str = "auto"
+    """cpu, cuda, or auto."""
+
+    def run(self) -> None:
+        from pellucid.cli.caption import caption
+
+        caption(self)
 
 
 @dataclass(frozen=True)
@@ -190,15 +231,17 @@ class Fetch:
 
 @dataclass(frozen=True)
 class Look:
-    """Draw samples of an image set before and after augmentation.
+    """Draw samples of an image set before and after augmentation, or captioned images with what is said of them.
 
     Example: pellucid data look cifar10 --recipe vit_cifar10_fast --out grid.png
     """
 
     name: Positional[str]
-    """A named set, folder:PATH, wds:SHARDS or hf:NAME."""
+    """A named set, folder:PATH, wds:SHARDS or hf:NAME; or captions: scenes, or a path to some."""
     path: str | None = None
     """Where the files of a named set lie; searched for if not given."""
+    images: str | None = None
+    """Where captioned images lie, a folder or a tar, if not beside the captions."""
     recipe: str | None = None
     """Whose augmentation; flips and crops unless given."""
     count: int = 8
@@ -216,13 +259,15 @@ class Look:
 
 @dataclass(frozen=True)
 class Inspect:
-    """Say what a data set holds: format, splits, classes, sizes, and every problem.
+    """Say what a data set holds: format, splits, classes or captions, sizes, and every problem.
 
     Example: pellucid data inspect folder:pictures
     """
 
     name: Positional[str]
-    """A named set, folder:PATH, wds:SHARDS, hf:NAME, or a path."""
+    """A named set, folder:PATH, wds:SHARDS, hf:NAME, scenes, or a path to images or captions in any known format."""
+    images: str | None = None
+    """Where captioned images lie, a folder or a tar, if not beside the captions."""
     json: bool = False
     """Print one JSON object."""
 
@@ -251,7 +296,7 @@ class Data:
 
 @dataclass(frozen=True)
 class Demo:
-    """Reverse ten digits, train a vision transformer on handwritten ones, recognise two pictures; and draw it all.
+    """Reverse ten digits, read handwritten ones, recognise two pictures, caption drawn scenes; and draw it all.
 
     Example: pellucid demo --out demo
     """
@@ -262,6 +307,8 @@ class Demo:
     """Training steps of the reversing transformer."""
     epochs: int = 45
     """Training epochs of the vision transformer."""
+    scenes: int = 1750
+    """Training steps of the captioner."""
     seed: int = 0
     """Seed of the weights and of the sequences."""
 
@@ -277,6 +324,7 @@ VERBS = {
     "train": Train,
     "evaluate": Evaluate,
     "predict": Predict,
+    "caption": Caption,
     "curves": Curves,
     "convert": Convert,
     "data": Data,

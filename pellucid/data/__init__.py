@@ -1,5 +1,7 @@
-"""Images and where they come from: named sets, folders, shards, tables. What is read is checked first."""
+"""Images, captions, and where they come from: named sets, folders, shards, tables. What is read is checked first."""
 
+from pellucid.data.caption_sources import CaptionData, load_captions
+from pellucid.data.captions import CaptionSet, CaptionSplits
 from pellucid.data.images import ImageSet, decode
 from pellucid.data.inspection import Report, inspect
 from pellucid.data.lazy import LazyImageSet
@@ -7,6 +9,9 @@ from pellucid.data.listings import Images
 from pellucid.data.sources import DataConfig, Splits, load, statistics
 
 __all__ = [
+    "CaptionData",
+    "CaptionSet",
+    "CaptionSplits",
     "DataConfig",
     "ImageSet",
     "Images",
@@ -16,5 +21,6 @@ __all__ = [
     "decode",
     "inspect",
     "load",
+    "load_captions",
     "statistics",
 ]

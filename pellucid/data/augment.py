@@ -1,8 +1,8 @@
 """Augmentation of whole batches, on the device that holds them.
 
 A pure function of (seed, step, position in the global batch): no generator, no state, no exchange between processes, no
-shape that depends on data, nothing that waits for the device. The order is flip and crop, policy, normalisation, erased
-boxes, mixing. Until normalisation the pixels are bytes and all arithmetic is whole, the same on every device.
+shape that depends on data, nothing that waits for the device. The order is zoom, flip and crop, policy, normalisation,
+erased boxes, mixing. Until normalisation the pixels are bytes and all arithmetic is whole, the same on every device.
 
 Axes: b batch, c channels, y rows, x columns.
 """
@@ -28,6 +28,7 @@ Policy = Literal["none", "randaugment", "trivial"]
 # Streams of draws. A policy's i-th operation uses the last three, 3·i further on.
 FLIP, ALTERNATE, CROP, CUTOUT, ERASE, SHAPE, CORNER, MIX, LAMBDA, BOX = 0, 1, 2, 4, 6, 7, 9, 11, 12, 13
 OPERATION, SIGN, LEVEL = 15, 16, 17
+ZOOM = 90  # and three more; a policy's operations would reach it at the 26th
 
 
 @dataclass(frozen=True)
@@ -41,6 +42,9 @@ class Augment:
     """The image is padded by so many pixels and cut back to its size, anywhere."""
     crop_fill: Fill = "reflect"
     """What the padding holds: black, or the image mirrored."""
+    zoom: float = 1.0
+    """Smallest share of the image's area that is cut out, anywhere, its sides' ratio changed by up to 3:4 or 4:3, and
+    scaled to the whole (Szegedy et al. 2015); 1 for no zoom."""
     cutout: int = 0
     """Side of a square replaced by the mean, anywhere, also partly outside (DeVries & Taylor 2017)."""
     erasing: float = 0.0
@@ -67,6 +71,8 @@ class Augment:
         for name in ("mixup", "cutmix"):
             if not 0 <= getattr(self, name) < math.inf:
                 raise ValueError(f"{name} is {getattr(self, name)}; expected α of Beta(α, α), or 0 for none")
+        if not 0 < self.zoom <= 1:
+            raise ValueError(f"zoom is {self.zoom}; expected a share of the area above 0, or 1 for none")
         if not 0 <= self.erasing <= 1:
             raise ValueError(f"erasing is {self.erasing}; expected a probability, 0…1")
         if self.operations < 1:
@@ -131,6 +137,8 @@ def augment(
     _check_images(images, normalise)
     _check_batch(images, {"labels": labels, "index": index, "positions": positions})
     key = (seed, step, positions)
+    if config.zoom < 1:
+        images = _zoomed(images, config, key)
     if config.crop or config.flip != "none":
         images = _framed(images, config, key, epoch, index)
     if config.policy != "none":
@@ -156,6 +164,26 @@ def normalised(images: Tensor, normalise: Normalise) -> Tensor:
     return images.float().mul_(scale).add_(shift)  # in place: most of an eager CPU's time goes into fresh pages
 
 
+def _zoomed(images: UInt8[Tensor, "b c y x"], config: Augment, key: Key) -> UInt8[Tensor, "b c y x"]:
+    """A part of each image, scaled to all of it: between pixels, in 256ths of their distance."""
+    share, ratio = draws.uniform(*key, range(ZOOM, ZOOM + 2)).unbind()
+    area = config.zoom + (1 - config.zoom) * share
+    stretch = ((2 * ratio - 1) * math.log(4 / 3)).exp()
+    x = images.int()
+    for dim, sides in ((2, area * stretch), (3, area / stretch)):
+        whole = images.shape[dim]
+        part = (whole * sides.sqrt()).round().long().clamp(1, whole)
+        first = draws.integers(*key, ZOOM + dim, whole - part + 1)
+        place = torch.arange(whole, device=images.device)
+        at = (2 * place + 1) * (128 * part[:, None]) // whole - 128  # the middle of each new pixel
+        at = at.clamp(min=0).minimum(256 * (part[:, None] - 1)) + 256 * first[:, None]
+        at = at[:, None, :, None] if dim == 2 else at[:, None, None, :]
+        before, further = at >> 8, (at & 255).int()
+        after = (before + 1).clamp(max=whole - 1)
+        x = x.take_along_dim(before, dim) * (256 - further) + x.take_along_dim(after, dim) * further
+    return ((x + (1 << 15)) >> 16).to(torch.uint8)
+
+
 def _framed(
     images: UInt8[Tensor, "b c y x"], config: Augment, key: Key, epoch: Epoch, index: Int[Tensor, " b"]
 ) -> UInt8[Tensor, "b c y x"]:
@@ -175,14 +203,17 @@ def _framed(
             row = height - 1 - (height - 1 - row.abs()).abs()
             column = width - 1 - (width - 1 - column.abs()).abs()
     if config.flip != "none":
-        column = torch.where(_flips(config.flip, key, epoch, index)[:, None, None], width - 1 - column, column)
+        column = torch.where(flips(config, key, epoch, index)[:, None, None], width - 1 - column, column)
     if config.crop and config.crop_fill == "zero":
         return sampled(images, row, column)
     return gathered(images, row, column)
 
 
-def _flips(flip: Flip, key: Key, epoch: Epoch, index: Int[Tensor, " b"]) -> Bool[Tensor, " b"]:
-    if flip == "random":
+def flips(config: Augment, key: Key, epoch: Epoch, index: Int[Tensor, " b"]) -> Bool[Tensor, " b"]:
+    """Which images `augment` flips, for those whose labels must know."""
+    if config.flip == "none":
+        return torch.zeros_like(index, dtype=torch.bool)
+    if config.flip == "random":
         return draws.integers(*key, FLIP, 2) == 1
     return (draws.integers(key[0], 0, index, ALTERNATE, 2) + epoch) % 2 == 1
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO, NamedTuple
+from typing import BinaryIO, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -17,6 +17,7 @@ from torch import Tensor
 
 Size = tuple[int, int]  # (height, width)
 File = Path | bytes | BinaryIO
+Fit = Literal["cover", "stretch"]
 
 MAX_PIXELS = 1 << 26  # 8192 × 8192: 200 MB once decoded, and below the size at which Pillow warns
 GREY = ("1", "L", "I", "I;16", "I;16B", "I;16L", "I;16N")
@@ -96,11 +97,12 @@ def decode(
     max_pixels: int = MAX_PIXELS,
     *,
     name: str | None = None,
+    fit: Fit = "cover",
 ) -> UInt8[Tensor, "c y x"]:
     """The pixels of an image file, upright, on white where it is transparent; one sentence if it can't be read.
 
-    With a `size` of (height, width) the image is scaled to cover it (bicubic, antialiased) and its centre is kept.
-    `name` is what messages call it.
+    With a `size` of (height, width) the image is scaled (bicubic, antialiased): to cover it, and its centre is kept;
+    or, with fit="stretch", to be all of it. `name` is what messages call it.
 
     >>> stream = io.BytesIO()
     >>> Image.new("RGBA", (30, 20), (255, 0, 0, 0)).save(stream, "PNG")
@@ -110,8 +112,10 @@ def decode(
     check_size(size)
     if channels not in (1, 3):
         raise ValueError(f"channels is {channels}; expected 1 (grey) or 3 (colour)")
+    if fit not in ("cover", "stretch"):
+        raise ValueError(f"fit is {fit!r}; expected 'cover' or 'stretch'")
     with _opened(file, name, max_pixels) as image:
-        return to_tensor(_plain(ImageOps.exif_transpose(image), channels), size)
+        return to_tensor(_plain(ImageOps.exif_transpose(image), channels), size, fit)
 
 
 def probe(file: File, max_pixels: int = MAX_PIXELS, *, name: str | None = None) -> Header:
@@ -128,11 +132,14 @@ def check_size(size: Size | None) -> None:
         raise ValueError(f"size is {size}; expected (height, width), one or more pixels each")
 
 
-def to_tensor(image: Image.Image, size: Size | None = None) -> UInt8[Tensor, "c y x"]:
+def to_tensor(image: Image.Image, size: Size | None = None, fit: Fit = "cover") -> UInt8[Tensor, "c y x"]:
     """A grey or RGB picture as a tensor, brought to `size` if one is given."""
     if size is not None:
         height, width = size
-        image = ImageOps.fit(image, (width, height), Image.Resampling.BICUBIC)
+        if fit == "stretch":
+            image = image.resize((width, height), Image.Resampling.BICUBIC)
+        else:
+            image = ImageOps.fit(image, (width, height), Image.Resampling.BICUBIC)
     pixels = np.array(image, dtype=np.uint8).reshape(image.height, image.width, -1)
     return torch.from_numpy(pixels).permute(2, 0, 1).contiguous()
 

@@ -37,8 +37,10 @@ class Report:
         channels, height, width = self.shape
         told = [f"{self.source}: {self.format}, {len(self.classes)} classes"]
         told += [f"{split}: {sum(counts):,} images" for split, counts in self.counts.items()]
-        told += [f"sizes: {_sizes(self.sizes)}; brought to {height}×{width}, {channels} channel{'s' * (channels > 1)}"]
-        told += [f"mean {_numbers(self.mean)}, std {_numbers(self.std)} (training images, 0…1)"]
+        told += [
+            f"sizes: {sizes_told(self.sizes)}; brought to {height}×{width}, {channels} channel{'s' * (channels > 1)}"
+        ]
+        told += [f"mean {numbers(self.mean)}, std {numbers(self.std)} (training images, 0…1)"]
         for i, name in enumerate(self.classes[:MOST_CLASSES]):
             told.append(f"  {name}: " + ", ".join(f"{counts[i]:,} {split}" for split, counts in self.counts.items()))
         if len(self.classes) > MOST_CLASSES:
@@ -69,7 +71,7 @@ def inspect(source: DataConfig | str | Path) -> Report:
         sizes = {images.shape[1:]: sum(map(len, parts.values())) for images in parts.values()}
     else:
         problems += [f"the class {folder} is empty" for folder in listing.empty]
-        form, sizes = listing.format, _headers([item for entries in listing.splits.values() for item, _ in entries])
+        form, sizes = listing.format, headers([item for entries in listing.splits.values() for item, _ in entries])
         full = replace(listing, empty=())
         parts = gather(full, config.size, unreadable, own_validation=not config.held_out)
     if config.held_out:
@@ -80,10 +82,10 @@ def inspect(source: DataConfig | str | Path) -> Report:
         )
     hashes, moments = {}, Moments(parts["train"].shape[0])
     for split, images in parts.items():
-        hashes[split] = _read(images, moments if split == "train" else None)
+        hashes[split] = read_through(images, moments if split == "train" else None)
         if isinstance(images, LazyImageSet):
             unreadable.reasons |= images.unreadable.reasons
-    problems += list(unreadable.reasons.values()) + _duplicates(hashes)
+    problems += list(unreadable.reasons.values()) + duplicates(hashes)
     mean, std = moments.mean_and_std()
     train = parts["train"]
     counts = {
@@ -112,7 +114,7 @@ def recognise(path: Path) -> DataConfig:
     return DataConfig(f"wds:{path}" if any(path.glob("*.tar")) else f"folder:{path}")
 
 
-def _read(images: Images, moments: Moments | None) -> list[bytes]:
+def read_through(images: Images, moments: Moments | None) -> list[bytes]:
     """A hash of each image's pixels; the pixels are added to the moments on the way."""
     hashes = []
     for block in torch.arange(len(images)).split(BLOCK):
@@ -123,7 +125,7 @@ def _read(images: Images, moments: Moments | None) -> list[bytes]:
     return hashes
 
 
-def _duplicates(hashes: dict[str, list[bytes]]) -> list[str]:
+def duplicates(hashes: dict[str, list[bytes]]) -> list[str]:
     found = []
     for first, second in combinations((split for split in ("train", "validation", "test") if split in hashes), 2):
         seen = set(hashes[first])
@@ -132,7 +134,7 @@ def _duplicates(hashes: dict[str, list[bytes]]) -> list[str]:
     return found
 
 
-def _headers(items: list[Item]) -> dict[tuple[int, int], int]:
+def headers(items: list[Item]) -> dict[tuple[int, int], int]:
     def size(item: Item) -> tuple[int, int] | None:
         try:
             header: Header = item.probe()
@@ -143,12 +145,12 @@ def _headers(items: list[Item]) -> dict[tuple[int, int], int]:
     return dict(Counter(found for found in map(size, items) if found is not None))
 
 
-def _sizes(sizes: dict[tuple[int, int], int]) -> str:
+def sizes_told(sizes: dict[tuple[int, int], int]) -> str:
     if len(sizes) <= 3:
         return some(tuple(f"{y}×{x}" for y, x in sizes)).replace("'", "") or "none"
     smallest, largest = min(sizes, key=lambda size: size[0] * size[1]), max(sizes, key=lambda size: size[0] * size[1])
     return f"{len(sizes):,} different, from {smallest[0]}×{smallest[1]} to {largest[0]}×{largest[1]}"
 
 
-def _numbers(values: tuple[float, ...]) -> str:
+def numbers(values: tuple[float, ...]) -> str:
     return " ".join(f"{value:.4f}" for value in values)

@@ -131,7 +131,7 @@ class LazyImageSet:
 
     def subset(self, indices: Tensor) -> "LazyImageSet":
         """The images at these indices, as a set of their own."""
-        return LazyImageSet(
+        return type(self)(
             [self.items[index] for index in torch.arange(len(self))[indices].tolist()],
             self.labels[indices],
             self.classes,

@@ -20,9 +20,8 @@ ON_DEVICE_BYTES = 8 << 30  # image sets up to this size live on the GPU
 class Images(Protocol):
     """Labelled images, in memory or read when they are asked for."""
 
-    labels: Tensor
-    classes: tuple[str, ...]
-
+    @property
+    def labels(self) -> Tensor: ...
     def __len__(self) -> int: ...
     def read(self, indices: Tensor) -> Tensor: ...
 

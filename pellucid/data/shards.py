@@ -140,9 +140,8 @@ def braces(pattern: str) -> list[str]:
     return [expanded for choice in choices for expanded in braces(before + choice + after)]
 
 
-def _index(shard: Path) -> Iterator[tuple[Member, int | str]]:
-    """Each image of a shard and its label, in the shard's order, from the tar's headers alone."""
-    samples: dict[str, _Sample] = {}
+def members(shard: Path) -> Iterator[tuple[str, Member]]:
+    """The name and the place of each file in a plain tar, in its order, from the headers alone."""
     try:
         end = shard.stat().st_size
         with tarfile.open(shard, "r:") as tar:
@@ -151,17 +150,33 @@ def _index(shard: Path) -> Iterator[tuple[Member, int | str]]:
                     continue
                 if member.offset_data + member.size > end:
                     raise ValueError(f"its member {member.name!r} is cut short")
-                folder, slash, file = member.name.rpartition("/")
-                key, _, suffix = file.partition(".")  # as WebDataset does: the name ends at its first dot
-                sample = samples.setdefault(folder + slash + key, _Sample())
-                found = Member(f"{shard.name}/{member.name}", shard, member.offset_data, member.size)
-                if f".{suffix.lower()}" in SUFFIXES and sample.image is None:
-                    sample.image = found
-                elif suffix.lower() == "cls" or (suffix.lower() == "json" and sample.label is None):
-                    sample.label = found
+                yield member.name, Member(f"{shard.name}/{member.name}", shard, member.offset_data, member.size)
     except (tarfile.TarError, OSError, ValueError) as error:
         plain = "; shards are plain tars, not compressed" if isinstance(error, tarfile.ReadError) else ""
         raise ValueError(one_line(f"{shard} can't be read: {reason(error)}{plain}")) from error
+
+
+def sample_key(name: str) -> tuple[str, str]:
+    """The sample that a member belongs to and what it is of it, as WebDataset does: a name ends at its first dot.
+
+    >>> sample_key("a.b/000.seg.png")
+    ('a.b/000', 'seg.png')
+    """
+    folder, slash, file = name.rpartition("/")
+    key, _, suffix = file.partition(".")
+    return folder + slash + key, suffix.lower()
+
+
+def _index(shard: Path) -> Iterator[tuple[Member, int | str]]:
+    """Each image of a shard and its label, in the shard's order."""
+    samples: dict[str, _Sample] = {}
+    for name, found in members(shard):
+        key, suffix = sample_key(name)
+        sample = samples.setdefault(key, _Sample())
+        if f".{suffix}" in SUFFIXES and sample.image is None:
+            sample.image = found
+        elif suffix == "cls" or (suffix == "json" and sample.label is None):
+            sample.label = found
     for key, sample in samples.items():
         if sample.image is not None:
             if sample.label is None:

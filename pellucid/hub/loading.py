@@ -13,19 +13,44 @@ from torch import Tensor
 
 from pellucid.config import from_json
 from pellucid.data.augment import Normalise
+from pellucid.data.tokenizer import CaptionTokenizer
+from pellucid.models.captioner import Captioner
 from pellucid.models.pretrained import CONFIG, WEIGHTS, load_strictly, read_weights
-from pellucid.models.vit import ViT, ViTConfig
+from pellucid.models.vit import ViT
 
 SHIPPED = Path(__file__).parent / "weights"
+TOKENIZER = "tokenizer.json"
+SECOND_STAGE = "critical"  # folder of a run in a run, which goes on from the weights of the first
+KINDS: dict[str, type[ViT] | type[Captioner]] = {"ViT": ViT, "Captioner": Captioner}
 
 
 def load(name: str | Path, device: torch.device | str = "cpu") -> ViT:
-    """The model of a run (its best weights, else its last), of a saved folder, or a shipped one; in eval mode."""
-    folder = _folder(name)
-    data = _json(folder / CONFIG)
-    is_run = "recipe" in data and isinstance(data.get("model"), dict)
-    model = _of_a_run(folder, data) if is_run else _saved(folder, data)
+    """The vision transformer of a run (its best weights, else its last), of a saved folder, or a shipped one."""
+    model = _model(_folder(name))
+    if not isinstance(model, ViT):
+        raise ValueError(f"{name} is a captioner; expected a classifier (pellucid caption says what a captioner sees)")
     return model.to(device).eval()
+
+
+def load_captioner(name: str | Path, device: torch.device | str = "cpu") -> tuple[Captioner, CaptionTokenizer]:
+    """The captioner of a run, of a saved folder, or a shipped one, and the words it speaks."""
+    folder = _folder(name)
+    model = _model(folder)
+    if not isinstance(model, Captioner):
+        raise ValueError(f"{name} is a classifier; expected a captioner (pellucid predict says what a classifier sees)")
+    tokenizer = CaptionTokenizer.load(folder / TOKENIZER)
+    if len(tokenizer) != model.config.vocabulary:
+        raise ValueError(
+            f"{folder / TOKENIZER} has {len(tokenizer)} tokens and the model {model.config.vocabulary}; "
+            "they don't belong together"
+        )
+    return model.to(device).eval(), tokenizer
+
+
+def kind_of(name: str | Path) -> type[ViT] | type[Captioner]:
+    """What sort of model this is, by its config alone."""
+    folder = _folder(name)
+    return _kind(_json(folder / CONFIG), folder / CONFIG)
 
 
 def shipped() -> list[str]:
@@ -33,9 +58,10 @@ def shipped() -> list[str]:
     return sorted(path.parent.name for path in SHIPPED.glob(f"*/{CONFIG}"))
 
 
-def normalisation(model: ViT) -> Normalise:
+def normalisation(model: ViT | Captioner) -> Normalise:
     """How the model wants its pixels."""
-    mean, std = model.config.mean, model.config.std
+    config = model.config if isinstance(model, ViT) else model.config.encoder
+    mean, std = config.mean, config.std
     if mean is None or std is None:
         raise ValueError("the model doesn't say how its images were normalised; put mean and std into its config.json")
     return Normalise(mean, std)
@@ -70,38 +96,56 @@ def _json(path: Path) -> dict[str, Any]:
     return data
 
 
-def _built(config: Any, source: Path) -> ViT:
-    try:
-        return ViT(from_json(ViTConfig, config))
-    except ValueError as error:
-        raise ValueError(f"{source}: {error}") from None
+def _kind(data: dict[str, Any], source: Path) -> type[ViT] | type[Captioner]:
+    said = data.get("model", "ViT")
+    if isinstance(said, dict):  # of a run: the model's config, and a captioner has an encoder
+        return Captioner if "encoder" in said else ViT
+    if said not in KINDS:
+        raise ValueError(f"{source} describes a {said}; expected a {' or a '.join(KINDS)}")
+    return KINDS[said]
 
 
-def _saved(folder: Path, data: dict[str, Any]) -> ViT:
-    kind = data.pop("model", ViT.__name__)
-    if kind != ViT.__name__:
-        raise ValueError(f"{folder / CONFIG} describes a {kind}; expected a {ViT.__name__}")
-    model = _built(data, folder / CONFIG)
+def _model(folder: Path) -> ViT | Captioner:
+    data = _json(folder / CONFIG)
+    kind = _kind(data, folder / CONFIG)
+    if "recipe" in data and isinstance(data.get("model"), dict):
+        model = _built(kind, data["model"], folder / CONFIG)
+        second = folder / SECOND_STAGE
+        fill_from_run(model, second if _weights(second).is_file() else folder)
+        return model
+    data.pop("model", None)
+    model = _built(kind, data, folder / CONFIG)
     if not (folder / WEIGHTS).is_file():
         raise ValueError(f"{folder} holds no {WEIGHTS}; expected it beside {CONFIG}")
     load_strictly(model, read_weights(folder / WEIGHTS), folder / WEIGHTS)
     return model
 
 
-def _of_a_run(folder: Path, data: dict[str, Any]) -> ViT:
-    model = _built(data["model"], folder / CONFIG)
-    best, last = (folder / "checkpoints" / f"{which}.safetensors" for which in ("best", "last"))
-    source = best if best.is_file() else last
+def _built(kind: type[ViT] | type[Captioner], config: Any, source: Path) -> ViT | Captioner:
+    try:
+        return kind(from_json(kind.config_class, config))
+    except ValueError as error:
+        raise ValueError(f"{source}: {error}") from None
+
+
+def _weights(run: Path) -> Path:
+    best, last = (run / "checkpoints" / f"{which}.safetensors" for which in ("best", "last"))
+    return best if best.is_file() else last
+
+
+def fill_from_run(model: ViT | Captioner, folder: Path) -> None:
+    """The best weights of a run, else its last; their average where there is one."""
+    source = _weights(folder)
     if not source.is_file():
         raise ValueError(
-            f"the run {folder} has kept no weights: there is neither {best.name} nor {last.name} in {best.parent}"
+            f"the run {folder} has kept no weights: there is neither best.safetensors nor {source.name} "
+            f"in {source.parent}"
         )
     weights, average = _under(source, "model."), _under(source, "average.")
     if average:  # of what is learned; what only is remembered (buffers) has no average
         learned = dict(model.named_parameters())
         weights = {name: tensor for name, tensor in weights.items() if name not in learned} | average
     load_strictly(model, weights, source)
-    return model
 
 
 def _under(path: Path, prefix: str) -> dict[str, Tensor]:

@@ -2,7 +2,7 @@
 
 from pellucid.layers.attention import MultiHeadAttention
 from pellucid.layers.block import DecoderBlock, DecoderCache, DropPath, EncoderBlock, LayerScale
-from pellucid.layers.cache import KeysValues, KVCache
+from pellucid.layers.cache import KeysValues, KVCache, PlacedCache
 from pellucid.layers.embed import (
     ClassToken,
     LearnedGrid,
@@ -34,6 +34,7 @@ __all__ = [
     "LearnedTokens",
     "MultiHeadAttention",
     "PatchEmbed",
+    "PlacedCache",
     "RMSNorm",
     "Record",
     "RegisterTokens",

@@ -153,6 +153,8 @@ class DecoderBlock(_Block):
     >>> block = DecoderBlock(512, heads=8, norm="post")
     >>> block(torch.randn(2, 7, 512), torch.randn(2, 10, 512)).shape
     torch.Size([2, 7, 512])
+    >>> block(torch.randn(6, 7, 512), torch.randn(2, 10, 512)).shape         # three sequences side by side, one context
+    torch.Size([6, 7, 512])
     """
 
     def __init__(self, width: int, heads: int = 8, *, norm: Placement, **options: Any):
@@ -160,7 +162,7 @@ class DecoderBlock(_Block):
 
     def forward(
         self,
-        x: Float[Tensor, "b t d"],
+        x: Float[Tensor, "n t d"],
         context: Float[Tensor, "b s d"],
         mask: Tensor | None = None,
         context_mask: Tensor | None = None,
@@ -168,20 +170,33 @@ class DecoderBlock(_Block):
         causal: bool = True,
         positions: Tensor | None = None,
         cache: DecoderCache | None = None,
-    ) -> Float[Tensor, "b t d"]:
-        """With a cache, x holds the tokens that follow those of the calls before, and the context is read once."""
+    ) -> Float[Tensor, "n t d"]:
+        """With a cache, x holds the tokens that follow those of the calls before, and the context is read once.
+
+        n is b or a multiple of it: sequences that share a context stand side by side.
+        """
         read: Tensor | KeysValues = context
         if cache is not None:
             if cache.context is None:
-                cache.context = self.cross_attention.keys_values(context)
+                k, v = self.cross_attention.keys_values(context)
+                cache.context = KeysValues(k.contiguous(), v.contiguous())  # head by head, as every step reads them
             read = cache.context
         how = {"mask": mask, "causal": causal, "positions": positions, "cache": cache and cache.tokens}
-        cross = {"key": read, "mask": context_mask}
         x = self._add(x, self.attention_norm, lambda y: self.attention(y, **how), self.attention_scale)
         x = self._add(
-            x, self.cross_attention_norm, lambda y: self.cross_attention(y, **cross), self.cross_attention_scale
+            x, self.cross_attention_norm, lambda y: self._read(y, read, context_mask), self.cross_attention_scale
         )
         return self._add(x, self.feed_forward_norm, self.feed_forward, self.feed_forward_scale)
+
+    def _read(
+        self, x: Float[Tensor, "n t d"], context: Tensor | KeysValues, mask: Tensor | None
+    ) -> Float[Tensor, "n t d"]:
+        """Sequences that share a context ask it as one long sequence, as queries don't see each other: no copies."""
+        n, t, _ = x.shape
+        b = (context.k if isinstance(context, KeysValues) else context).shape[0]
+        if b == 0 or n % b:
+            raise ValueError(f"axis b (batch): {n} sequences can't share {b} contexts; expected a multiple of {b}")
+        return self.cross_attention(x.reshape(b, n // b * t, -1), context, mask=mask).reshape(n, t, -1)
 
 
 def _scale(width: int, initial: float | None) -> nn.Module:

@@ -16,7 +16,7 @@ class KeysValues(NamedTuple):
 class KVCache:
     """The keys and values of every token seen so far, for one attention.
 
-    Room is doubled when it runs out, so that n steps copy O(n) tokens and not O(n²).
+    room: for how many tokens from the start. It is doubled when it runs out: n steps copy O(n) tokens, not O(n²).
 
     >>> import torch
     >>> cache = KVCache()
@@ -26,7 +26,8 @@ class KVCache:
     (torch.Size([1, 8, 4, 64]), 4)
     """
 
-    def __init__(self) -> None:
+    def __init__(self, room: int | None = None) -> None:
+        self._room = room or 0
         self._k: Tensor | None = None
         self._v: Tensor | None = None
         self._length = 0
@@ -39,17 +40,44 @@ class KVCache:
         start, end = self._length, self._length + k.shape[2]
         if self._k is not None and self._k.shape[0] != k.shape[0]:
             raise ValueError(f"axis b (batch): the cache holds {self._k.shape[0]}, got {k.shape[0]}")
-        self._k, self._v = _with_room(self._k, k, start, end), _with_room(self._v, v, start, end)
+        if self._k is None or self._v is None or end > self._k.shape[2]:
+            self._room = max(end, self._room if self._k is None else 2 * self._room)
+            self._k, self._v = _larger(self._k, k, start, self._room), _larger(self._v, v, start, self._room)
         self._k[:, :, start:end], self._v[:, :, start:end] = k, v
         self._length = end
         return KeysValues(self._k[:, :, :end], self._v[:, :, :end])
 
 
-def _with_room(buffer: Tensor | None, new: Tensor, start: int, end: int) -> Tensor:
-    if buffer is not None and end <= buffer.shape[2]:
-        return buffer
-    capacity = end if buffer is None else max(end, 2 * buffer.shape[2])
-    larger = new.new_empty(*new.shape[:2], capacity, new.shape[3])
+class PlacedCache(KVCache):
+    """Keys and values in a buffer that never moves, written where a tensor says: every step is the same work.
+
+    So a step can be captured once as a graph and replayed. Whoever decodes moves `places` on and masks what nobody has
+    written yet. One who knows the places beforehand sets `seen` instead: then the new tokens are the last of the first
+    `seen`, and only those are attended to.
+
+    room: for how many tokens. places: where the next tokens go.
+    """
+
+    def __init__(self, room: int, places: Tensor) -> None:
+        super().__init__(room)
+        self.places = places
+        self.seen: int | None = None
+
+    def append(self, k: Float[Tensor, "b g new d"], v: Float[Tensor, "b g new e"]) -> KeysValues:
+        if self._k is None or self._v is None:
+            shapes = ((*x.shape[:2], self._room, x.shape[3]) for x in (k, v))
+            self._k, self._v = (k.new_zeros(shape) for shape in shapes)  # not empty: a masked NaN is still a NaN
+        if self.seen is None:
+            self._k.index_copy_(2, self.places, k)
+            self._v.index_copy_(2, self.places, v)
+            return KeysValues(self._k, self._v)
+        start, end = self.seen - k.shape[2], self.seen
+        self._k[:, :, start:end], self._v[:, :, start:end] = k, v
+        return KeysValues(self._k[:, :, :end], self._v[:, :, :end])
+
+
+def _larger(buffer: Tensor | None, new: Tensor, start: int, room: int) -> Tensor:
+    larger = new.new_empty(*new.shape[:2], room, new.shape[3])
     if buffer is not None:
         larger[:, :, :start] = buffer[:, :, :start]
     return larger

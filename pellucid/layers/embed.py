@@ -9,7 +9,7 @@ from einops import rearrange
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from pellucid.ops.positions import interpolate, sinusoidal
+from pellucid.ops.positions import interpolate, sinusoidal, sinusoids
 
 Stem = Literal["linear", "conv", "deep"]
 
@@ -124,8 +124,10 @@ class SinusoidalPositions(nn.Module):
         super().__init__()
         self.width = width
 
-    def forward(self, x: Float[Tensor, "b t d"], start: int = 0) -> Float[Tensor, "b t d"]:
-        """x with the sinusoids of positions start, start + 1, … added."""
+    def forward(self, x: Float[Tensor, "b t d"], start: int | Tensor = 0) -> Float[Tensor, "b t d"]:
+        """x with the sinusoids of positions start, start + 1, … added; or of the positions (t) that a tensor names."""
+        if isinstance(start, Tensor):
+            return x + sinusoids(start, self.width).to(x.dtype)
         return x + sinusoidal(x.shape[1], self.width, start=start, device=x.device, dtype=x.dtype)
 
 
@@ -136,8 +138,10 @@ class LearnedPositions(nn.Module):
         super().__init__()
         self.table = nn.Parameter(torch.zeros(length, width))
 
-    def forward(self, x: Float[Tensor, "b t d"], start: int = 0) -> Float[Tensor, "b t d"]:
-        """x with the vectors of positions start, start + 1, … added."""
+    def forward(self, x: Float[Tensor, "b t d"], start: int | Tensor = 0) -> Float[Tensor, "b t d"]:
+        """x with the vectors of positions start, start + 1, … added; or of the positions (t) that a tensor names."""
+        if isinstance(start, Tensor):
+            return x + self.table[start]
         end, length = start + x.shape[1], self.table.shape[0]
         if end > length:
             raise ValueError(

@@ -10,6 +10,7 @@ from pellucid.layers import (
     DecoderBlock,
     DecoderCache,
     EncoderBlock,
+    KVCache,
     LearnedPositions,
     SinusoidalPositions,
     TokenEmbedding,
@@ -81,14 +82,16 @@ class Decoder(nn.Module):
 
     def forward(
         self,
-        x: Float[Tensor, "b t d"],
+        x: Float[Tensor, "n t d"],
         context: Float[Tensor, "b s d"],
         mask: Tensor | None = None,
         context_mask: Tensor | None = None,
+        *,
+        causal: bool = True,
         cache: list[DecoderCache] | None = None,
-    ) -> Float[Tensor, "b t d"]:
+    ) -> Float[Tensor, "n t d"]:
         for i, block in enumerate(self.blocks):
-            x = block(x, context, mask, context_mask, cache=None if cache is None else cache[i])
+            x = block(x, context, mask, context_mask, causal=causal, cache=None if cache is None else cache[i])
         return self.norm(x)
 
 
@@ -138,22 +141,32 @@ class Transformer(nn.Module):
 
     def decode(
         self,
-        target: Int[Tensor, "b t"],
+        target: Int[Tensor, "n t"],
         context: Float[Tensor, "b s d"],
         source_mask: Tensor | None = None,
-        target_mask: Tensor | None = None,
+        mask: Tensor | None = None,
         *,
+        causal: bool = True,
+        positions: Tensor | None = None,
         cache: list[DecoderCache] | None = None,
-    ) -> Float[Tensor, "b t v"]:
-        """Logits for these target tokens; with a cache, they follow the tokens of the calls before."""
+    ) -> Float[Tensor, "n t v"]:
+        """Logits for these target tokens; with a cache, they follow the tokens of the calls before.
+
+        n is b or a multiple of it: targets of one source stand side by side.
+        mask: which target tokens may be seen. positions: (t) of the targets; counted on from the cache unless given.
+        """
         start = len(cache[0].tokens) if cache else 0
-        x = self.target_positions(self.target_embedding(target), start)
-        x = self.decoder(self.dropout(x), context, target_mask, source_mask, cache)
+        x = self.target_positions(self.target_embedding(target), start if positions is None else positions)
+        x = self.decoder(self.dropout(x), context, mask, source_mask, causal=causal, cache=cache)
         return self.target_embedding.logits(x) if self.output is None else self.output(x)
 
-    def cache(self) -> list[DecoderCache]:
-        """An empty cache for step-by-step decoding of one batch."""
-        return [DecoderCache() for _ in self.decoder.blocks]
+    def cache(self, length: int | None = None) -> list[DecoderCache]:
+        """An empty cache for step-by-step decoding of one batch, with room for `length` tokens from the start."""
+        if length is not None and self.config.positions == "learned" and length > self.config.max_length:
+            raise ValueError(
+                f"axis t (tokens): {length} tokens; expected at most max_length = {self.config.max_length}"
+            )
+        return [DecoderCache(KVCache(length)) for _ in self.decoder.blocks]
 
 
 def _block_options(config: TransformerConfig) -> dict:

@@ -17,7 +17,7 @@ from pellucid.models.init import initialise
 from pellucid.models.pretrained import Pretrained
 from pellucid.ops.positions import grid_positions, sinusoidal_2d
 
-Pooling = Literal["class", "mean", "sequence"]
+Pooling = Literal["class", "mean", "sequence", "none"]
 Positions = Literal["learned", "sinusoidal", "rotary", "none"]
 
 
@@ -44,7 +44,8 @@ class ViTConfig:
     stem: Stem = "linear"
     """How patches become tokens: one linear map, halving convolutions, or twice as many of those."""
     pooling: Pooling = "class"
-    """What is read: the class token, the mean of the patches, or their mean with learned weights (sequence)."""
+    """What is read: the class token, the mean of the patches, their mean with learned weights (sequence), or every
+    token as it is, with no answer (none)."""
     positions: Positions = "learned"
     """How a token knows its place."""
     rotary_base: float = 100.0
@@ -88,8 +89,8 @@ class ViTConfig:
                 raise ValueError(f"{name} is {getattr(self, name)}; expected one or more")
         if self.registers < 0:
             raise ValueError(f"registers is {self.registers}; expected none or more")
-        if self.pooling not in ("class", "mean", "sequence"):
-            raise ValueError(f"pooling is {self.pooling!r}; expected 'class', 'mean' or 'sequence'")
+        if self.pooling not in ("class", "mean", "sequence", "none"):
+            raise ValueError(f"pooling is {self.pooling!r}; expected 'class', 'mean', 'sequence' or 'none'")
         if self.positions not in ("learned", "sinusoidal", "rotary", "none"):
             raise ValueError(f"positions is {self.positions!r}; expected 'learned', 'sinusoidal', 'rotary' or 'none'")
         if self.positions == "sinusoidal" and self.width % 4:
@@ -132,7 +133,7 @@ SIZES = {
 
 
 class ViT(nn.Module, Pretrained[ViTConfig], config_class=ViTConfig):
-    """Images in, logits out.
+    """Images in, logits out; with pooling="none", the tokens themselves.
 
     >>> model = ViT(ViTConfig(classes=10, width=64, depth=2, heads=4))
     >>> model(torch.randn(2, 3, 32, 32)).shape
@@ -172,7 +173,7 @@ class ViT(nn.Module, Pretrained[ViTConfig], config_class=ViTConfig):
         )
         self.norm = make_norm(c.norm_kind, c.width, eps=c.norm_eps)
         self.pool = nn.Linear(c.width, 1, bias=False) if c.pooling == "sequence" else None
-        self.head = nn.Linear(c.width, c.classes)
+        self.head = nn.Linear(c.width, c.classes) if c.pooling != "none" else None
         initialise(self, zero_branches=c.zero_branches)
 
     @property
@@ -180,7 +181,9 @@ class ViT(nn.Module, Pretrained[ViTConfig], config_class=ViTConfig):
         """How many tokens stand before those of the patches: the class token first, then the registers."""
         return self.config.registers + (self.class_token is not None)
 
-    def forward(self, images: Float[Tensor, "b c y x"]) -> Float[Tensor, "b classes"]:
+    def forward(self, images: Float[Tensor, "b c y x"]) -> Float[Tensor, "b ..."]:
+        if self.head is None:
+            return self.features(images)
         # In training, what nobody reads of the last block isn't computed: the class token asks, the others only answer.
         x = self._tokens(images, read=1 if self.class_token is not None and self.training else None)
         if self.config.norm_first:

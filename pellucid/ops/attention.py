@@ -107,6 +107,11 @@ def observed_by(observe: Observer) -> Iterator[None]:
             _observers = tuple(other for other in _observers if other is not observe)
 
 
+def observed() -> bool:
+    """Whether anybody is shown the calls of attend; what replays a graph must then run them one by one."""
+    return bool(_observers)
+
+
 def _is_short(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, beta: float, causal: bool, dropout: float) -> bool:
     """Whether the kernel for short sequences takes this call. Triton is imported for the first one that it may take."""
     if not (q.is_cuda and _HAS_TRITON and mask is None and not causal and dropout == 0.0 and math.isfinite(beta)):

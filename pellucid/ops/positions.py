@@ -28,8 +28,12 @@ def sinusoidal(
     tensor([[0.0000, 1.0000, 0.0000, 1.0000],
             [0.8415, 0.5403, 0.0100, 0.9999]])
     """
-    positions = torch.arange(start, start + n, dtype=torch.float64, device=device)
-    return _waves(positions, width, base).to(dtype)
+    return sinusoids(torch.arange(start, start + n, device=device), width, base=base).to(dtype)
+
+
+def sinusoids(positions: Tensor, width: int, *, base: float = 10_000.0) -> Float[Tensor, "t d"]:
+    """The rows of `sinusoidal` at these positions (t), in float64."""
+    return _waves(positions.double(), width, base)
 
 
 def sinusoidal_2d(

@@ -2,10 +2,10 @@
 
 from collections.abc import Callable
 
-from pellucid.recipes import vit
-from pellucid.train.config import Run
+from pellucid.recipes import captioner, vit
+from pellucid.train.config import CaptionRun, Run
 
-RECIPES: dict[str, Callable[[], Run]] = {
+RECIPES: dict[str, Callable[[], Run | CaptionRun]] = {
     function.__name__: function
     for function in (
         vit.vit_digits,
@@ -13,11 +13,14 @@ RECIPES: dict[str, Callable[[], Run]] = {
         vit.vit_256_course,
         vit.vit_cifar10_fast,
         vit.vit_cifar10_accurate,
+        captioner.captioner_scenes,
+        captioner.captioner_scenes_full,
+        captioner.captioner_flickr8k,
     )
 }
 
 
-def recipe(name: str) -> Run:
+def recipe(name: str) -> Run | CaptionRun:
     """The run that a recipe's name stands for."""
     if name not in RECIPES:
         raise ValueError(f"there is no recipe {name!r}; expected one of {', '.join(RECIPES)}")

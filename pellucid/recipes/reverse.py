@@ -128,9 +128,9 @@ def shifted(target: Int[Tensor, "b t"]) -> Int[Tensor, "b t"]:
 @torch.no_grad()
 def reversed_by(model: Transformer, source: Int[Tensor, "b t"]) -> Int[Tensor, "b t"]:
     """The model's own answer, one digit after the other, with nothing to lean on but what it said before."""
-    context, cache = model.encode(source), model.cache()
-    first = source.new_full((len(source),), START)
-    return greedy(lambda token: model.decode(token, context, cache=cache), first, length=source.shape[1])
+    context = model.encode(source)
+    said = greedy(model, context, start=START, end=START, length=source.shape[1], forbidden=(START,))
+    return said.tokens[:, 0]
 
 
 @torch.no_grad()

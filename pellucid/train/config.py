@@ -2,13 +2,16 @@
 
 import math
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal, get_args
 
 from pellucid.data.augment import Augment
+from pellucid.data.caption_sources import CaptionData
 from pellucid.data.sources import DataConfig
-from pellucid.models import ViTConfig
+from pellucid.data.tokenizer import Kind
+from pellucid.models import CaptionerConfig, ViTConfig
 
+Precision = Literal["float32", "bf16"]
 Rule = Literal["adamw", "muon", "sgd"]
 Fall = Literal["cosine", "linear", "constant"]
 
@@ -113,17 +116,116 @@ class Run(Training):
     """What happens to them first."""
     label_smoothing: float = 0.0
     """Share of the target that is spread over all classes."""
-    precision: Literal["float32", "bf16"] = "float32"
+    precision: Precision = "float32"
     """Of the forward pass; "bf16" is PyTorch's autocast. Weights and their updates are float32 in both."""
     evaluate_on: Literal["validation", "test"] | None = None
     """By default validation images if there are any, else test images."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not 0 <= self.label_smoothing < 1:
-            raise ValueError(f"label_smoothing is {self.label_smoothing}; expected a share in [0, 1)")
-        if self.precision not in ("float32", "bf16"):
-            raise ValueError(f"precision is {self.precision!r}; expected 'float32' or 'bf16'")
+        _check_share("label_smoothing", self.label_smoothing)
+        _check_precision(self.precision)
+
+
+@dataclass(frozen=True)
+class Words:
+    """How captions become numbers."""
+
+    kind: Kind = "words"
+    """Whole words, or pieces of them by byte-pair encoding ("bpe")."""
+    min_count: int = 5
+    """How often a word must occur in the training captions to be known, for words."""
+    size: int = 4000
+    """How many pieces there are, for bpe."""
+
+
+@dataclass(frozen=True)
+class Critical:
+    """The second stage: the model's own captions, drawn at random, become likelier as they score above each other."""
+
+    duration: str = "0 epochs"
+    """As "5 epochs"; "0 epochs" leaves the stage out."""
+    optim: Optim = field(default_factory=lambda: Optim(lr=3e-5, weight_decay=0.0, schedule="constant", warmup=0.0))
+    """How gradients become steps."""
+    batch: int = 64
+    """Images in a step."""
+    samples: int = 5
+    """Captions drawn of each image; each is measured against the mean of the others."""
+    augment: Augment = field(default_factory=Augment)
+    """What happens to the images first."""
+
+    def __post_init__(self) -> None:
+        Duration.parse(self.duration, "critical.duration")
+        if self.samples < 2:
+            raise ValueError(f"critical.samples is {self.samples}; expected 2 or more, to be compared")
+        if self.batch < 1:
+            raise ValueError(f"critical.batch is {self.batch}; expected one or more")
+
+
+@dataclass(frozen=True)
+class CaptionRun(Training):
+    """One training run of a captioner, from pictures and what people said of them to weights."""
+
+    model: CaptionerConfig = field(default_factory=CaptionerConfig)
+    """What is trained."""
+    data: CaptionData = field(default_factory=CaptionData)
+    """On which pictures and captions."""
+    words: Words = field(default_factory=Words)
+    """Which words it knows."""
+    augment: Augment = field(default_factory=Augment)
+    """What happens to the pictures first; where one is flipped, "left" and "right" change places in its caption."""
+    captions: int = 1
+    """How many captions of each picture a step reads; the picture is looked at once."""
+    backward: bool = False
+    """Read each caption from its end, too: a second task that needs no other model (Desai & Johnson 2021)."""
+    in_parallel: float = 0.0
+    """Weight, 0…1, of predicting all words at once from the picture alone (Tschannen et al. 2023)."""
+    label_smoothing: float = 0.0
+    """Share of the target that is spread over all words."""
+    precision: Precision = "float32"
+    """Of the forward pass; "bf16" is PyTorch's autocast. Weights and their updates are float32 in both."""
+    start: str | None = None
+    """A trained vision transformer to begin the encoder with: a run's folder, a saved folder, or a shipped name."""
+    beam: int = 1
+    """Width of the beam in the evaluations of the run."""
+    evaluate_on: Literal["validation", "test"] | None = None
+    """By default validation pictures if there are any, else test pictures."""
+    critical: Critical = field(default_factory=Critical)
+    """The second stage."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("captions", "beam"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} is {getattr(self, name)}; expected one or more")
+        if not 0 <= self.in_parallel <= 1:
+            raise ValueError(f"in_parallel is {self.in_parallel}; expected a weight, 0…1")
+        _check_share("label_smoothing", self.label_smoothing)
+        _check_precision(self.precision)
+        for augment in (self.augment, self.critical.augment):
+            if augment.mixup or augment.cutmix:
+                raise ValueError("mixup and cutmix make pictures that no caption is true of; leave them at 0")
+
+    @property
+    def second_stage(self) -> "CaptionRun | None":
+        """The run that goes on from this one's weights, if there is to be one."""
+        c = self.critical
+        if not Duration.parse(c.duration).amount:
+            return None
+        return replace(
+            self, optim=c.optim, duration=c.duration, batch=c.batch, augment=c.augment, accumulate=1, compile=False,
+            graphs=False,
+        )  # fmt: skip
+
+
+def _check_share(name: str, share: float) -> None:
+    if not 0 <= share < 1:
+        raise ValueError(f"{name} is {share}; expected a share in [0, 1)")
+
+
+def _check_precision(precision: str) -> None:
+    if precision not in get_args(Precision):
+        raise ValueError(f"precision is {precision!r}; expected 'float32' or 'bf16'")
 
 
 @dataclass(frozen=True)

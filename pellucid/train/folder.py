@@ -10,7 +10,8 @@ import platform
 import subprocess
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ import torch
 
 from pellucid.config import from_json, to_json
 from pellucid.train.checkpoint import replace_file, write_json
-from pellucid.train.config import Plan, Run, Training
+from pellucid.train.config import CaptionRun, Plan, Run, Training
 
 CONFIG, PLAN, LOG, ENVIRONMENT = "config.json", "plan.json", "log.jsonl", "environment.json"
 
@@ -31,31 +32,33 @@ class RunFolder:
         self.path = path
         self.checkpoints = path / "checkpoints"
 
-    def create(self, run: Training) -> None:
-        """A new run; a folder that already holds one is left alone."""
+    def create(self, run: Training, files: Mapping[str, str] | None = None) -> None:
+        """A new run, with files it needs beside its config; a folder that already holds one is left alone."""
         if (self.path / CONFIG).exists():
             raise ValueError(
                 f"{self.path} already holds a run; go on with it by --resume {self.path}, or choose another --out"
             )
         self.checkpoints.mkdir(parents=True, exist_ok=True)
         write_json(self.path / ENVIRONMENT, environment())
+        for name, text in (files or {}).items():
+            replace_file(self.path / name, lambda part, text=text: part.write_text(text, encoding="utf-8"))
         write_json(self.path / CONFIG, to_json(run))  # last: a folder with a config is a run
 
-    def config(self) -> Run:
+    def config(self) -> Run | CaptionRun:
         if not (self.path / CONFIG).is_file():
             raise ValueError(f"{self.path} holds no run: there is no {CONFIG} in it")
-        return self._read(CONFIG, Run)
+        return self._read(CONFIG, lambda data: from_json(CaptionRun if "critical" in data else Run, data))
 
     def plan(self) -> Plan | None:
         """The run's durations in steps; None before they are known."""
-        return self._read(PLAN, Plan) if (self.path / PLAN).is_file() else None
+        return self._read(PLAN, partial(from_json, Plan)) if (self.path / PLAN).is_file() else None
 
     def keep_plan(self, plan: Plan) -> None:
         write_json(self.path / PLAN, to_json(plan))
 
-    def _read(self, name: str, cls: type) -> Any:
+    def _read(self, name: str, made: Callable[[Any], Any]) -> Any:
         try:
-            return from_json(cls, json.loads((self.path / name).read_text(encoding="utf-8")))
+            return made(json.loads((self.path / name).read_text(encoding="utf-8")))
         except (json.JSONDecodeError, UnicodeDecodeError) as error:
             raise ValueError(f"{self.path / name} is not JSON ({error})") from None
         except ValueError as error:

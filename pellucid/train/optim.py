@@ -16,7 +16,7 @@ def make_optimizers(model: nn.Module, config: Optim) -> list[torch.optim.Optimiz
     its own highest rate as "peak".
     """
     named = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
-    moved = [(name, p) for name, p in named if config.name == "muon" and name.startswith("blocks.") and p.ndim >= 2]
+    moved = [(name, p) for name, p in named if config.name == "muon" and "blocks" in name.split(".") and p.ndim >= 2]
     taken = {name for name, _ in moved}
     matrices = [p for name, p in named if name not in taken and _decays(name, p)]
     others = [p for name, p in named if name not in taken and not _decays(name, p)]

@@ -1,0 +1,84 @@
+"""A captioner's recipe over several seeds: its figures and its controls, each seed and their mean.
+
+    python benchmarks/captioners.py captioner_flickr8k --seeds 3 --out runs --data.name flickr8k/dataset_flickr8k.json
+    python benchmarks/captioners.py captioner_scenes --seeds 1 --split validation --optim.lr 0.002      # to choose by
+
+Each seed is `pellucid train` and then `pellucid evaluate`, as anybody would run them; what follows changes fields of
+the recipe. Prints a report and keeps it as benchmarks/RECIPE-DATE-DEVICE.md, unless it was made to choose by.
+"""
+
+import argparse
+import contextlib
+import io
+import json
+import statistics
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+import tyro
+from report import keep
+
+from pellucid.cli import main as pellucid
+from pellucid.cli.train import train_run
+from pellucid.recipes import RECIPES, recipe
+from pellucid.train.config import CaptionRun
+from pellucid.train.distributed import pick_device
+
+FIGURES = ("cider_d", "bleu4", "exact_seen", "exact_unseen", "pointing", "pointing_chance", "different")
+
+
+def figures(run: CaptionRun, folder: Path, split: str, beam: int) -> dict[str, Any]:
+    """What `pellucid evaluate` says of the run in the folder."""
+    said = io.StringIO()
+    words = ["evaluate", str(folder), "--data", run.data.name, "--split", split, "--beam", str(beam), "--json"]
+    with contextlib.redirect_stdout(said):
+        code = pellucid(words)
+    if code:
+        raise SystemExit(code)
+    return json.loads(said.getvalue())
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("recipe", choices=[name for name in RECIPES if name.startswith("captioner")])
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--out", type=Path, default=Path("runs"), help="folder for the runs")
+    parser.add_argument("--split", choices=["test", "validation"], default="test")
+    parser.add_argument("--beam", type=int, default=5)
+    asked, changes = parser.parse_known_args()
+    base = tyro.cli(CaptionRun, default=recipe(asked.recipe), args=changes)
+    assert isinstance(base, CaptionRun)
+    torch.set_float32_matmul_precision("high")
+    device = pick_device(base.device)
+    rows, found = [], []
+    for seed in range(asked.seeds):
+        run, folder = replace(base, seed=seed), asked.out / f"{asked.recipe}-{asked.split}-{seed}"
+        result = train_run(run, folder, device)
+        told = figures(run, folder, asked.split, asked.beam)
+        found.append(told)
+        controls = (told[name]["cider_d"] for name in ("shuffled", "blank", "fixed", "people") if told[name])
+        cells = [f"{told[name]:.4f}" if isinstance(told.get(name), float) else str(told.get(name)) for name in FIGURES]
+        rows.append(
+            f"| {seed} | {' | '.join(cells)} | {', '.join(f'{100 * x:.1f}' for x in controls)} | "
+            f"{result.seconds:.1f} s | {result.warm_up:.1f} s |"
+        )
+        print(rows[-1], flush=True)
+    numbers = [name for name in FIGURES if all(isinstance(told.get(name), (int, float)) for told in found)]
+    means = ", ".join(f"{name} {statistics.mean(told[name] for told in found):.4f}" for name in numbers)
+    lines = [
+        f"{base.duration}, beam {asked.beam}, {asked.split} split. Means: {means}.",
+        "",
+        f"| seed | {' | '.join(FIGURES)} | CIDEr-D × 100: shuffled, blank, fixed, people | training | compiling |",
+        f"|{' --- |' * (len(FIGURES) + 4)}",
+        *rows,
+    ]
+    if asked.split == "test":
+        keep(asked.recipe, lines, device)
+    else:
+        print("\n".join([" ".join(changes), *lines]))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,98 @@
+"""The three JSON files that captions come in: Karpathy's splits, COCO's annotations, BLIP's list."""
+
+import json
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+from pellucid.data.caption_files import Problems, Record, read_text
+from pellucid.data.caption_pictures import shown
+from pellucid.data.images import one_line
+from pellucid.data.listings import SPLITS
+
+KARPATHY = SPLITS | {"restval": "train"}  # images of COCO's validation set that he trains with
+CAPTION_KEYS = ("captions", "caption", "text")
+
+
+def json_records(path: Path, split: str | None, problems: Problems) -> tuple[str, list[Record]]:
+    """Which of the three a file is, and what it says; `split` is what its name says, if it does."""
+    text = read_text(path)
+    try:
+        content = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(one_line(f"{path} is no JSON, or cut short: {error}")) from error
+    try:
+        if isinstance(content, dict) and isinstance(images := content.get("images"), list) and images:
+            if isinstance(said := content.get("annotations"), list):
+                return "COCO captions", _coco(images, said, split, path, problems)
+            if isinstance(images[0], dict) and "sentences" in images[0]:
+                return "Karpathy's splits", [_karpathy(entry, i) for i, entry in enumerate(images)]
+        if isinstance(content, list) and content and isinstance(content[0], dict) and "image" in content[0]:
+            return "list of images and captions", [_blip(entry, i, split) for i, entry in enumerate(content)]
+    except ValueError as error:
+        raise ValueError(one_line(f"{path}: {error}")) from error
+    raise ValueError(
+        one_line(
+            f"{path} holds no captions; expected {{images: [{{filename, split, sentences}}]}} (Karpathy), "
+            "{images: [{id, file_name}], annotations: [{image_id, caption}]} (COCO) or [{image, caption}]"
+        )
+    )
+
+
+def object_captions(said: Any) -> list[object]:
+    """The captions of a JSON object: one or a list, under any of the usual keys."""
+    if not isinstance(said, dict):
+        return [None]
+    found = next((said[key] for key in CAPTION_KEYS if said.get(key) is not None), [])
+    return list(found) if isinstance(found, list) else [found]
+
+
+def _karpathy(entry: Any, i: int) -> Record:
+    name, said = _field(entry, "filename", i), entry.get("sentences")
+    split = KARPATHY.get(str(entry.get("split")).lower())
+    if split is None:
+        raise ValueError(
+            f"the split of {shown(name)} is {shown(str(entry.get('split')))}; expected train, restval, val or test"
+        )
+    folder, number = entry.get("filepath"), entry.get("cocoid")
+    captions = [
+        each.get("raw") if isinstance(each, dict) else None for each in (said if isinstance(said, list) else [])
+    ]
+    path = f"{folder}/{name}" if isinstance(folder, str) and folder else name
+    return Record(split, str(number) if type(number) is int else path, path, captions)
+
+
+def _coco(images: list[Any], said: list[Any], split: str | None, path: Path, problems: Problems) -> list[Record]:
+    names = {_number(entry, "id", i): _field(entry, "file_name", i) for i, entry in enumerate(images)}
+    captions: dict[str, list[object]] = defaultdict(list)
+    kind = f"captions in {path} of images that it doesn't list"
+    for i, each in enumerate(said):
+        number = _number(each, "image_id", i)
+        if "caption" not in each:
+            raise ValueError("its annotations are no captions; expected {image_id, caption}, as in captions_*.json")
+        if number in names:
+            captions[number].append(each["caption"])
+        else:
+            problems.add(kind, number)
+    problems.check(kind, len(said), str(path))
+    hint = path.stem.rpartition("_")[2]  # captions_train2017 are of the images in train2017
+    return [Record(split, number, name, captions[number], hint) for number, name in names.items()]
+
+
+def _blip(entry: Any, i: int, split: str | None) -> Record:
+    name = _field(entry, "image", i)
+    return Record(split, name, name, object_captions(entry))
+
+
+def _field(entry: Any, key: str, i: int) -> str:
+    found = entry.get(key) if isinstance(entry, dict) else None
+    if not isinstance(found, str) or not found:
+        raise ValueError(f"entry {i} is {shown(str(entry))}; expected an object with {key!r}, the name of a file")
+    return found
+
+
+def _number(entry: Any, key: str, i: int) -> str:
+    found = entry.get(key) if isinstance(entry, dict) else None
+    if type(found) not in (int, str):
+        raise ValueError(f"entry {i} is {shown(str(entry))}; expected an object with {key!r}, a number")
+    return str(found)

@@ -1,0 +1,161 @@
+"""Captions to numbers and back, by the `tokenizers` library: whole words for small data, pieces of words for large."""
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Literal
+
+import torch
+from jaxtyping import Int
+from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
+from torch import Tensor
+
+PAD, START, END, UNKNOWN, BACKWARD, MASK = range(6)  # the first numbers of every vocabulary
+NAMES = ("<pad>", "<start>", "<end>", "<unknown>", "<backward>", "<mask>")
+SPECIAL = len(NAMES)
+Kind = Literal["words", "bpe"]
+WORD = r"[\p{L}\p{N}]+(?:['’\-][\p{L}\p{N}]+)*"
+MIRRORED = (("left", "right"), ("leftmost", "rightmost"), ("left-hand", "right-hand"), ("lefthand", "righthand"))
+
+
+class CaptionTokenizer:
+    """Lower-case words without punctuation, each a number, or several numbers where they are spelled in pieces.
+
+    >>> tokenizer = CaptionTokenizer.train(["A dog runs.", "A dog on the left"], min_count=1)
+    >>> tokenizer.decode(tokenizer.encode("The dog runs, runs!"))
+    'the dog runs runs'
+    >>> tokenizer.batch(["a dog"], length=6).tolist() == [[START, *tokenizer.encode("a dog"), END, PAD, PAD]]
+    True
+    """
+
+    def __init__(self, tokenizer: Tokenizer):
+        self.tokenizer = tokenizer
+        wrong = [name for i, name in enumerate(NAMES) if tokenizer.token_to_id(name) != i]
+        if wrong:
+            raise ValueError(f"the tokenizer has no {', '.join(wrong)} among its first {SPECIAL} tokens; train it here")
+
+    @classmethod
+    def train(
+        cls, captions: Iterable[str], *, kind: Kind = "words", min_count: int = 5, size: int = 4000
+    ) -> "CaptionTokenizer":
+        """words: those that occur min_count times or more. bpe: pieces, `size` of them at most."""
+        if kind not in ("words", "bpe"):
+            raise ValueError(f"kind is {kind!r}; expected 'words' or 'bpe'")
+        normalizer = normalizers.Sequence([normalizers.NFC(), normalizers.Lowercase()])
+        splitter = pre_tokenizers.Split(Regex(WORD), "removed", invert=True)
+        if kind == "words":
+            counts = Counter(
+                word for text in captions for word, _ in splitter.pre_tokenize_str(normalizer.normalize_str(text))
+            )
+            kept = sorted((word for word, count in counts.items() if count >= min_count), key=lambda w: (-counts[w], w))
+            if not kept:
+                raise ValueError(f"no word occurs {min_count} times in the captions; use a smaller min_count")
+            vocabulary = {name: i for i, name in enumerate((*NAMES, *kept))}
+            tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token=NAMES[UNKNOWN]))
+        else:
+            tokenizer = Tokenizer(models.BPE(unk_token=NAMES[UNKNOWN], end_of_word_suffix="</w>"))
+            tokenizer.decoder = decoders.BPEDecoder(suffix="</w>")
+        tokenizer.normalizer = normalizer
+        tokenizer.pre_tokenizer = splitter
+        if kind == "bpe":
+            trainer = trainers.BpeTrainer(
+                vocab_size=size, min_frequency=2, special_tokens=list(NAMES), end_of_word_suffix="</w>",
+                show_progress=False,
+            )  # fmt: skip
+            tokenizer.train_from_iterator(captions, trainer)
+        tokenizer.add_special_tokens(list(NAMES))
+        return cls(tokenizer)
+
+    @classmethod
+    def load(cls, path: str | Path) -> "CaptionTokenizer":
+        path = Path(path)
+        if not path.is_file():
+            raise ValueError(f"{path} is not there; a captioner needs its tokenizer beside its weights")
+        try:
+            return cls.from_json(path.read_text(encoding="utf-8"))
+        except ValueError as error:
+            raise ValueError(f"{path}: {error}") from None
+
+    @classmethod
+    def from_json(cls, text: str) -> "CaptionTokenizer":
+        try:
+            json.loads(text)  # the library's own complaints speak of Rust
+            return cls(Tokenizer.from_str(text))
+        except ValueError:
+            raise
+        except Exception as error:  # the library raises Exception itself
+            raise ValueError(f"it is no tokenizer ({error})") from None
+
+    def to_json(self) -> str:
+        return self.tokenizer.to_str(pretty=True)
+
+    def save(self, path: str | Path) -> None:
+        Path(path).write_text(self.to_json() + "\n", encoding="utf-8")
+
+    def __len__(self) -> int:
+        return self.tokenizer.get_vocab_size()
+
+    def encode(self, caption: str) -> list[int]:
+        """The numbers of its words, or of their pieces. A word nobody knows is UNKNOWN."""
+        return self.tokenizer.encode(caption, add_special_tokens=False).ids
+
+    def batch(self, captions: Sequence[str], length: int) -> Int[Tensor, "n length"]:
+        """START, the words, END, then PAD. What is too long is cut, and ends all the same."""
+        if length < 2:
+            raise ValueError(f"length is {length}; expected 2 or more, for the start and the end")
+        rows = torch.full((len(captions), length), PAD)
+        for row, found in zip(rows, self.tokenizer.encode_batch(list(captions), add_special_tokens=False), strict=True):
+            ids = [START, *found.ids[: length - 2], END]
+            row[: len(ids)] = torch.tensor(ids)
+        return rows
+
+    def decode(self, ids: Sequence[int] | Tensor) -> str:
+        """The words up to the end, blanks between them."""
+        return " ".join(word for word, _ in self.words(ids))
+
+    def words(self, ids: Sequence[int] | Tensor) -> list[tuple[str, slice]]:
+        """Each word up to the end, and which of the numbers spell it."""
+        ids = ids.tolist() if isinstance(ids, Tensor) else list(ids)
+        ids = ids[: ids.index(END)] if END in ids else ids
+        found: list[tuple[str, slice]] = []
+        begun, spelled = 0, ""
+        for i, number in enumerate(ids):
+            if number < SPECIAL and number != UNKNOWN:
+                continue
+            piece = self._pieces[number]
+            begun = begun if spelled else i
+            spelled += piece.removesuffix("</w>")
+            if not self._in_pieces or piece.endswith("</w>") or number == UNKNOWN:
+                found.append((spelled, slice(begun, i + 1)))
+                spelled = ""
+        return found + ([(spelled, slice(begun, len(ids)))] if spelled else [])
+
+    @cached_property
+    def _pieces(self) -> list[str]:
+        vocabulary = self.tokenizer.get_vocab()
+        return sorted(vocabulary, key=vocabulary.__getitem__)
+
+    @cached_property
+    def _in_pieces(self) -> bool:
+        return isinstance(self.tokenizer.model, models.BPE)
+
+    @cached_property
+    def mirrored(self) -> Int[Tensor, " v"]:
+        """For every number, the one to say of the picture's mirror image: left for right, and right for left.
+
+        A word spelled in several pieces has no such number, and stays.
+        """
+        table = torch.arange(len(self))
+        for pair in MIRRORED:
+            for word, other in (pair, pair[::-1]):
+                a, b = self.encode(word), self.encode(other)
+                if len(a) == len(b) == 1 and UNKNOWN not in (a[0], b[0]):
+                    table[a[0]] = b[0]
+        return table
+
+    def counts(self, captions: Iterable[str]) -> Int[Tensor, " v"]:
+        """How often each number occurs in the captions."""
+        total = Counter(number for caption in captions for number in self.encode(caption))
+        return torch.tensor([total[i] for i in range(len(self))])

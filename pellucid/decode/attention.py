@@ -1,0 +1,27 @@
+"""Where a sentence was read off."""
+
+import torch
+from einops import rearrange
+from torch import Tensor, nn
+
+from pellucid.decode.search import Model
+from pellucid.layers import watch
+
+
+@torch.no_grad()
+def cross_attention(model: Model, context: Tensor, tokens: Tensor, start: int) -> Tensor:
+    """The weights (b n layers heads t s) with which the decoder read the context (b s d) to say the tokens (b n t).
+
+    Read from one more pass over the finished sentences: it gives the weights of the steps that said them.
+    """
+    if tokens.ndim != 3 or tokens.shape[0] != context.shape[0]:
+        raise ValueError(
+            f"axis b (batch): tokens have shape {list(tokens.shape)}, expected (b n t) with b = {context.shape[0]}"
+        )
+    assert isinstance(model, nn.Module)
+    b, n, t = tokens.shape
+    before = torch.cat([tokens.new_full((b, n, 1), start), tokens[..., :-1]], dim=-1)
+    with watch(model) as seen:
+        model.decode(before.flatten(0, 1), context, mask=None, causal=True, positions=None, cache=None)
+    layers = [record.weights() for name, record in seen.items() if name.endswith("cross_attention")]
+    return rearrange(torch.stack(layers), "layers b h (n t) s -> b n layers h t s", n=n, t=t)

@@ -1,0 +1,76 @@
+"""Beam search: several sentences at once, the worse ones given up for the better ones' continuations."""
+
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from pellucid.decode.decoded import Decoded
+from pellucid.decode.search import Model, Search, searched
+
+
+def beam_search(
+    model: Model,
+    context: Tensor,
+    *,
+    start: int,
+    end: int,
+    length: int,
+    beams: int = 5,
+    keep: int = 1,
+    length_penalty: float = 1.0,
+    forbidden: tuple[int, ...] = (),
+) -> Decoded:
+    """The `keep` best of `beams` sequences for each context, by Σ log p / length**length_penalty.
+
+    At each step the likeliest continuations of all beams become the beams. One that has said `end` keeps its place, so
+    that as many are searched for as are asked for, and one beam is greedy decoding. An image is done when all its beams
+    have ended, or when no running one can come among the `keep` best: its sum can only fall, so that its score stays
+    below sum / length**length_penalty. What has not ended after `length` tokens counts as it is.
+    """
+    if beams < 1:
+        raise ValueError(f"beams is {beams}; expected one or more")
+    if not 1 <= keep <= beams:
+        raise ValueError(f"keep is {keep}; expected 1 to {beams}, the number of beams")
+    if not 0.0 <= length_penalty < float("inf"):
+        raise ValueError(f"length_penalty is {length_penalty}; expected zero or more")
+    options = {"start": start, "end": end, "length": length, "forbidden": tuple(forbidden), "branches": beams}
+    return searched(_Beam, model, context, keep=keep, penalty=length_penalty, **options).result(keep)
+
+
+class _Beam(Search):
+    def __init__(self, model: Model, context: Tensor, *, keep: int, penalty: float, **options: Any):
+        super().__init__(model, context, **options)
+        self.keep, self.penalty = keep, penalty
+
+    def begin(self) -> None:
+        super().begin()
+        self.sums[:, 1:].fill_(-torch.inf)  # all beams start alike: only the first counts
+
+    def advance(self, model: Model, seen: int | None) -> None:
+        log_probs = self._log_probs(model, seen)
+        k, v = log_probs.shape[1:]
+        log_prob, token = log_probs.topk(min(k, v), dim=-1)  # a beam can have no more than k among the best k
+        sums = log_prob + self.sums[..., None]
+        # One that has ended is its own only continuation, and before all others.
+        sums.masked_fill_(self.ended[..., None], -torch.inf)
+        sums[..., 0].masked_fill_(self.ended, torch.inf)
+        best, chosen = sums.flatten(1).topk(k)
+        parents = chosen.div(sums.shape[-1], rounding_mode="floor")
+        for state in (self.sums, self.lengths, self.ended):
+            state.copy_(state.gather(1, parents))
+        parents = parents[..., None].expand(-1, -1, self.length)
+        for state in (self.ancestors, self.said, self.log_probs):
+            state.copy_(state.gather(1, parents))
+        self.sums.masked_fill_(best == -torch.inf, -torch.inf)  # there were fewer continuations than beams
+        self._say(token.flatten(1).gather(1, chosen), log_prob.flatten(1).gather(1, chosen))
+        self.ended &= self.sums > -torch.inf
+
+    def scores(self) -> Float[Tensor, "n k"]:
+        return self.sums / self.lengths.to(self.sums.dtype) ** self.penalty
+
+    def done(self) -> Bool[Tensor, ""]:
+        kept = torch.where(self.ended, self.scores(), -torch.inf).topk(self.keep).values[:, -1]
+        possible = self.sums.masked_fill(self.ended, -torch.inf).amax(1) / self.length**self.penalty
+        return (possible <= kept).all()

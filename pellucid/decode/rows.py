@@ -1,0 +1,106 @@
+"""One token after the other, never taken back: the likeliest, or one drawn by chance."""
+
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from pellucid.decode.decoded import Decoded
+from pellucid.decode.search import Model, Search, searched
+
+
+def greedy(
+    model: Model, context: Tensor, *, start: int, end: int, length: int, forbidden: tuple[int, ...] = ()
+) -> Decoded:
+    """The likeliest token at every step, `length` times at most.
+
+    context (b s d): what `model.encode` gave. A sequence that has said `end` goes on saying it; when all have, decoding
+    stops. forbidden: tokens that are never said.
+    """
+    options = {"start": start, "end": end, "length": length, "forbidden": tuple(forbidden)}
+    return searched(_Greedy, model, context, **options).result(keep=1)
+
+
+def sample(
+    model: Model,
+    context: Tensor,
+    *,
+    start: int,
+    end: int,
+    length: int,
+    count: int = 1,
+    temperature: float = 1.0,
+    top_k: int | None = None,
+    top_p: float | None = None,
+    forbidden: tuple[int, ...] = (),
+    generator: torch.Generator | None = None,
+) -> Decoded:
+    """`count` sequences for each context, each token drawn with its probability.
+
+    temperature: logits are divided by it before the draw; below one the likely become likelier.
+    top_k: only the k likeliest tokens. top_p: only the likeliest whose probabilities sum to p, as few as that takes.
+    log_probs and scores are the model's own, whatever was drawn from.
+    """
+    if count < 1:
+        raise ValueError(f"count is {count}; expected one or more")
+    if not 0.0 < temperature < float("inf"):
+        raise ValueError(f"temperature is {temperature}; expected more than zero, or use greedy")
+    if top_k is not None and top_k < 1:
+        raise ValueError(f"top_k is {top_k}; expected one or more")
+    if top_p is not None and not 0.0 < top_p <= 1.0:
+        raise ValueError(f"top_p is {top_p}; expected a share in (0, 1]")
+    where = context.device if generator is None else generator.device
+    draws = torch.rand(context.shape[0] * count, max(length, 0), generator=generator, device=where).to(context.device)
+    options = {"start": start, "end": end, "length": length, "forbidden": tuple(forbidden), "rows": count}
+    options |= {"temperature": temperature, "top_k": top_k, "top_p": top_p}
+    return searched(_Sample, model, context, draws, **options).result(keep=count)
+
+
+class _Greedy(Search):
+    def advance(self, model: Model, seen: int | None) -> None:
+        log_prob, token = self._log_probs(model, seen).max(-1)
+        self._say(token, log_prob)
+
+
+class _Sample(Search):
+    def __init__(
+        self,
+        model: Model,
+        context: Tensor,
+        draws: Float[Tensor, "n length"],
+        *,
+        temperature: float,
+        top_k: int | None,
+        top_p: float | None,
+        **options: Any,
+    ):
+        super().__init__(model, context, **options)
+        self.draws, self.temperature, self.top_k, self.top_p = draws, temperature, top_k, top_p
+
+    @property
+    def inputs(self) -> tuple[Tensor, ...]:
+        return (self.context, self.draws)
+
+    def advance(self, model: Model, seen: int | None) -> None:
+        log_probs = self._log_probs(model, seen)
+        token = drawn(log_probs / self.temperature, self.draws.index_select(1, self.place), self.top_k, self.top_p)
+        self._say(token, log_probs.gather(-1, token[..., None])[..., 0])
+
+
+def drawn(
+    logits: Float[Tensor, "n k v"], draws: Float[Tensor, "n k"], top_k: int | None, top_p: float | None
+) -> Int[Tensor, "n k"]:
+    """The token at which the cumulated probabilities pass a number drawn from [0, 1)."""
+    order = None
+    if top_k is not None or top_p is not None:
+        v = logits.shape[-1]
+        logits, order = logits.topk(min(top_k or v, v), dim=-1)  # likeliest first
+    weights = logits.double().softmax(-1)
+    if top_p is not None:
+        weights = weights.masked_fill(weights.cumsum(-1) - weights >= top_p, 0.0)
+    passed = weights.cumsum(-1)
+    # A float32 below one is at most 1 − 2⁻²⁴: times the sum it stays below the sum, so some token passes it, and one of
+    # weight zero, at which nothing rises, is never the first.
+    token = (passed <= draws.double()[..., None] * passed[..., -1:]).sum(-1, keepdim=True)
+    return (token if order is None else order.gather(-1, token))[..., 0]

@@ -1,0 +1,226 @@
+"""One step of decoding, over tensors that stay where they are, and the loop around it.
+
+Greedy decoding, sampling and beam search differ in how they choose. What they share: n rows (one or more for each
+context) of k branches (the beams). The branches of a row are not k sequences but one, which grows by k tokens at each
+step, and a mask says which of them a branch descends from. So when beams are reordered, only that table is: keys and
+values stay where they were written, and those of the context are shared by all.
+
+Every step does the same work on the same tensors, without asking the device for an answer. On CUDA it is therefore
+captured as a graph, once for each shape, and replayed. On the CPU the same function runs as it is, and attends only to
+the places that are written.
+"""
+
+import weakref
+from abc import ABC, abstractmethod
+from collections import OrderedDict
+from typing import Any, Protocol
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+
+from pellucid.decode.decoded import Decoded
+from pellucid.layers import DecoderCache, PlacedCache
+from pellucid.ops.attention import observed
+
+LOOKS_EVERY = 8  # steps between two looks at whether all is said: on CUDA each look waits for the device
+CAPTURED = 4  # graphs kept for each model
+
+
+class Model(Protocol):
+    """What can be decoded: a Captioner, a Transformer."""
+
+    def decode(
+        self,
+        tokens: Tensor,
+        context: Tensor,
+        /,
+        *,
+        mask: Tensor | None,
+        causal: bool,
+        positions: Tensor | None,
+        cache: list[DecoderCache] | None,
+    ) -> Tensor: ...
+
+    def cache(self, length: int | None = None) -> list[DecoderCache]: ...
+
+
+class Search(ABC):
+    """The state of decoding, changed in place by `begin` and `advance`. The model is not part of it.
+
+    rows: for each context. branches: of each row. forbidden: tokens that are never said.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        context: Float[Tensor, "b s d"],
+        *,
+        start: int,
+        end: int,
+        length: int,
+        forbidden: tuple[int, ...] = (),
+        rows: int = 1,
+        branches: int = 1,
+    ):
+        if length < 1:
+            raise ValueError(f"length is {length}; expected one token or more")
+        n, k, device = context.shape[0] * rows, branches, context.device
+        self.context = context
+        self.start, self.end, self.length, self.rows = start, end, length, rows
+        self.forbidden = torch.tensor(forbidden, dtype=torch.long, device=device)
+        self.own = torch.arange(k, device=device)
+        self.place = torch.zeros(1, dtype=torch.long, device=device)  # of the token said last
+        self.places = self.own.clone()  # where its keys and values go
+        self.cache = model.cache(length)
+        for each in self.cache:
+            each.tokens = PlacedCache(length * k, self.places)
+        self.token = torch.zeros(n, k, dtype=torch.long, device=device)
+        self.ancestors = torch.zeros(n, k, length, dtype=torch.long, device=device)
+        self.said = torch.zeros(n, k, length, dtype=torch.long, device=device)
+        self.log_probs = torch.zeros(n, k, length, dtype=_at_least_float32(context), device=device)
+        self.sums = torch.zeros(n, k, dtype=self.log_probs.dtype, device=device)
+        self.lengths = torch.zeros(n, k, dtype=torch.long, device=device)
+        self.ended = torch.zeros(n, k, dtype=torch.bool, device=device)
+
+    @property
+    def inputs(self) -> tuple[Tensor, ...]:
+        """What another call with the same shapes brings anew."""
+        return (self.context,)
+
+    def begin(self) -> None:
+        """Nothing is said, and the context not yet read."""
+        self.token.fill_(self.start)
+        self.places.copy_(self.own)
+        self.ancestors.fill_(-1)
+        self.said.fill_(self.end)
+        for state in (self.place, self.log_probs, self.sums, self.lengths, self.ended):
+            state.zero_()
+        for each in self.cache:
+            each.context = None
+
+    @abstractmethod
+    def advance(self, model: Model, seen: int | None) -> None:
+        """Say one more token in each branch. seen: how many places are written; if None, a mask tells."""
+
+    def done(self) -> Bool[Tensor, ""]:
+        """Whether more tokens would change nothing."""
+        return self.ended.all()
+
+    def scores(self) -> Float[Tensor, "n k"]:
+        return self.sums / self.lengths
+
+    def result(self, keep: int) -> Decoded:
+        """The best `keep` for each context, cut where the longest ends."""
+        scores, tokens, log_probs, lengths = (
+            x.unflatten(0, (-1, self.rows)).flatten(1, 2)
+            for x in (self.scores(), self.said, self.log_probs, self.lengths)
+        )
+        scores, best = scores.sort(dim=1, descending=True, stable=True)
+        best = best[:, :keep]
+        lengths = lengths.gather(1, best)
+        each = best[..., None].expand(-1, -1, int(lengths.max()))
+        return Decoded(tokens.gather(1, each), log_probs.gather(1, each), lengths, scores[:, :keep].clone())
+
+    def _log_probs(self, model: Model, seen: int | None) -> Float[Tensor, "n k v"]:
+        """Of the next tokens, as the model sees them; −∞ for what is forbidden, without more for the others."""
+        k, room = len(self.own), self.length if seen is None else seen
+        for each in self.cache:
+            assert isinstance(each.tokens, PlacedCache)
+            each.tokens.seen = None if seen is None else seen * k
+        self.ancestors.index_copy_(2, self.place, self.own[:, None].expand(len(self.token), k, 1))
+        mask = None
+        if seen is None or k > 1:  # a place nobody wrote has the ancestor −1, who is nobody
+            mask = (self.ancestors[:, :, :room, None] == self.own).flatten(-2)[:, None]
+        positions = self.place.expand(k)
+        logits = model.decode(
+            self.token, self.context, mask=mask, causal=False, positions=positions, cache=self.cache
+        ).to(self.sums.dtype)
+        return logits.log_softmax(-1).index_fill_(-1, self.forbidden, -torch.inf)
+
+    def _say(self, token: Int[Tensor, "n k"], log_prob: Float[Tensor, "n k"]) -> None:
+        """Add a token to each branch; one that has ended goes on saying the end."""
+        log_prob = log_prob.masked_fill(self.ended, 0.0)
+        token = token.masked_fill(self.ended, self.end)
+        self.said.index_copy_(2, self.place, token[..., None])
+        self.log_probs.index_copy_(2, self.place, log_prob[..., None])
+        self.sums += log_prob
+        self.lengths += ~self.ended
+        self.ended |= token == self.end
+        self.token.copy_(token)
+        self.place += 1
+        self.places += len(self.own)
+
+
+@torch.no_grad()
+def searched(kind: type[Search], model: Model, *inputs: Tensor, **options: Any) -> Search:
+    """The search of this kind, carried to its end. It is to be read at once: the next one may use its tensors."""
+    if inputs[0].is_cuda and not observed():
+        return _captured(kind, model, inputs, options).run(inputs)
+    search = kind(model, *inputs, **options)
+    search.begin()
+    for i in range(search.length):
+        search.advance(model, i + 1)
+        if bool(search.done()):
+            break
+    return search
+
+
+class _Captured:
+    """A search whose first step and whose every other step are CUDA graphs."""
+
+    def __init__(self, model: Model, search: Search):
+        self.search = search
+        aside = torch.cuda.Stream()
+        aside.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(aside), _uncached_autocast():  # libraries set themselves up when they are first called
+            for _ in range(2):
+                search.begin()
+                search.advance(model, None)
+        torch.cuda.current_stream().wait_stream(aside)
+        self.first, self.next = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()
+        with _uncached_autocast():
+            with torch.cuda.graph(self.first, capture_error_mode="thread_local"):
+                search.begin()
+                search.advance(model, None)
+            with torch.cuda.graph(self.next, pool=self.first.pool(), capture_error_mode="thread_local"):
+                search.advance(model, None)
+
+    def run(self, inputs: tuple[Tensor, ...]) -> Search:
+        for ours, given in zip(self.search.inputs, inputs, strict=True):
+            ours.copy_(given)
+        self.first.replay()
+        for i in range(1, self.search.length):
+            if i % LOOKS_EVERY == 0 and bool(self.search.done()):
+                break
+            self.next.replay()
+        return self.search
+
+
+_graphs: "weakref.WeakKeyDictionary[Any, OrderedDict[Any, _Captured]]" = weakref.WeakKeyDictionary()
+
+
+def _captured(kind: type[Search], model: Model, inputs: tuple[Tensor, ...], options: dict[str, Any]) -> _Captured:
+    """The graphs of such a search, from before if nothing they hold on to has moved."""
+    assert isinstance(model, nn.Module)
+    shapes = tuple((x.shape, x.dtype, x.device) for x in inputs)
+    how = (model.training, torch.is_autocast_enabled("cuda"), torch.get_autocast_dtype("cuda"))
+    weights = tuple(p.data_ptr() for p in model.parameters())
+    key = (kind, tuple(sorted(options.items())), shapes, how, weights)
+    kept = _graphs.setdefault(model, OrderedDict())
+    if key not in kept:
+        while len(kept) >= CAPTURED:
+            kept.popitem(last=False)
+        kept[key] = _Captured(model, kind(model, *(x.clone() for x in inputs), **options))
+    kept.move_to_end(key)
+    return kept[key]
+
+
+def _uncached_autocast() -> torch.autocast:
+    """Autocast as it is around us, but without its memory of cast weights, which a graph must not share."""
+    enabled, dtype = torch.is_autocast_enabled("cuda"), torch.get_autocast_dtype("cuda")
+    return torch.autocast("cuda", dtype, enabled=enabled, cache_enabled=False)
+
+
+def _at_least_float32(x: Tensor) -> torch.dtype:
+    return torch.promote_types(x.dtype, torch.float32)

@@ -1,0 +1,195 @@
+"""Is it looking? A captioner's scores beside those of captions that were made without the picture, and of people.
+
+A fluent sentence about nothing scores too: on Flickr8k's test images one and the same caption for all of them has a
+BLEU-4 of 8 and more. So a score alone says little, and here it never stands alone.
+"""
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from pellucid.evaluate.captions import LONGEST, SIGMA, Ngram, References, Scores, Words, bleu_of, counts, tokenised
+from pellucid.evaluate.ptb import words
+
+Figures = dict[str, float]
+FEW = 0.01  # share of different captions below which a model says about the same of everything
+MOST_PEOPLE = 5  # captions of an image that are scored against its others
+
+
+@dataclass(frozen=True)
+class Controls:
+    """The figures of a model's captions, and what they have to be compared with. Shares, as `captions.score` gives.
+
+    model: of its captions. interval: 95 % of its cider_d and bleu4, were the images others of their kind.
+    fixed: of the one caption, `fixed_caption`, that has the best CIDEr-D when it is said of every image.
+    shuffled: of its own captions, each given to another image. blank: of what it says of a picture without content.
+    people: of each of an image's captions against the others, on average. None where there is nothing to score.
+    different: how many different captions it says. never_said: share of the references' words that it never says.
+    """
+
+    images: int
+    model: Figures
+    interval: dict[str, tuple[float, float]]
+    fixed: Figures
+    fixed_caption: str
+    shuffled: Figures | None
+    blank: Figures | None
+    people: Figures | None
+    different: int
+    never_said: float
+    warning: str | None
+
+
+def controls(
+    candidates: Mapping[str, str],
+    references: Mapping[str, Sequence[str]],
+    *,
+    blank: str | None = None,
+    training: Iterable[str] | None = None,
+    seed: int = 0,
+    resamples: int = 1000,
+) -> Controls:
+    """All of them for one caption an image, against its references under the same key.
+
+    blank: what the model says of a picture without content. training: captions among which the fixed one is searched
+    for; the references themselves unless given.
+    """
+    said, meant = tokenised(candidates, references)
+    known = References(meant)
+    scores = known.scores(said)
+    figures, interval = scores.figures, bootstrap(scores, seed=seed, resamples=resamples)
+    pool = (text for key in candidates for text in references[key]) if training is None else training
+    fixed = best_fixed(known, pool)
+    shuffled = _shuffled(known, said, seed)
+    return Controls(
+        images=len(said),
+        model=figures,
+        interval=interval,
+        fixed=_of_all(known, words(fixed)),
+        fixed_caption=fixed,
+        shuffled=shuffled,
+        blank=None if blank is None else _of_all(known, words(blank)),
+        people=people(meant),
+        different=len(set(candidates.values())),
+        never_said=_never_said(said, meant),
+        warning=_warning(len(set(candidates.values())), len(said), interval["cider_d"], shuffled),
+    )
+
+
+def bootstrap(scores: Scores, *, seed: int = 0, resamples: int = 1000) -> dict[str, tuple[float, float]]:
+    """The middle 95 % of cider_d and bleu4 over images drawn anew, with replacement.
+
+    The document frequencies stay those of the whole set; BLEU is computed from the drawn images' summed counts.
+    """
+    images = len(scores.cider_d)
+    drawn = np.random.default_rng(seed).multinomial(images, np.full(images, 1 / images), size=resamples).astype(float)
+    values = {"cider_d": drawn @ scores.cider_d / images, "bleu4": bleu_of(drawn @ scores.bleu_counts)[:, -1]}
+    bounds = {name: np.quantile(found, (0.025, 0.975)) for name, found in values.items()}
+    return {name: (float(low), float(high)) for name, (low, high) in bounds.items()}
+
+
+def best_fixed(references: References, captions: Iterable[str]) -> str:
+    """The caption that has the highest CIDEr-D if it is said of every image; the first of those, if several have it.
+
+    Every caption is tried. What an n-gram adds, over all references together, depends only on how often the caption has
+    it and on the caption's length: it is summed once for each of these, and a caption costs a few look-ups.
+    """
+    texts = list(dict.fromkeys(captions))
+    if not texts:
+        raise ValueError("there are no captions to choose a fixed one from")
+    counted = [counts(words(text)) for text in texts]
+    lengths = [sum(count for ngram, count in each.items() if len(ngram) == 2) for each in counted]
+    adds = _Adds(references, max(lengths))
+    best, found = -1.0, texts[0]
+    for text, each, length in zip(texts, counted, lengths, strict=True):
+        sums, squares = [0.0] * LONGEST, [0.0] * LONGEST
+        for ngram, count in each.items():
+            sums[len(ngram) - 1] += adds(ngram, count, length)
+            squares[len(ngram) - 1] += (count * references.rarity(ngram)) ** 2
+        value = sum(total / math.sqrt(square) for total, square in zip(sums, squares, strict=True) if square)
+        if value > best:
+            best, found = value, text
+    return found
+
+
+class _Adds:
+    """What `count` times an n-gram, in a caption of some length, adds to the clipped product with all references."""
+
+    def __init__(self, references: References, longest: int):
+        self.rarity = references.rarity
+        self.having: dict[Ngram, list[tuple[int, float, int]]] = defaultdict(list)
+        self.table: dict[tuple[Ngram, int], np.ndarray] = {}
+        theirs = 0
+        for others, counted in zip(references.weighted, references.counted, strict=True):
+            for other, each in zip(others, counted, strict=True):
+                theirs = max(theirs, other.length)
+                for ngram, count in each.items():
+                    if norm := other.norms[len(ngram) - 1]:
+                        self.having[ngram].append((count, count / norm / len(others), other.length))
+        away = np.arange(theirs + 1)[:, None] - np.arange(longest + 1)
+        self.fade = np.exp(-(away**2) / (2 * SIGMA**2))
+
+    def __call__(self, ngram: Ngram, count: int, length: int) -> float:
+        if ngram not in self.having:
+            return 0.0
+        found = self.table.get((ngram, count))
+        if found is None:
+            times, share, lengths = (np.array(column) for column in zip(*self.having[ngram], strict=True))
+            by_length = np.bincount(lengths, np.minimum(count, times) * share, minlength=len(self.fade))
+            found = self.table[ngram, count] = self.rarity(ngram) ** 2 * (by_length @ self.fade)
+        return float(found[length])
+
+
+def derangement(n: int, seed: int = 0) -> np.ndarray:
+    """A random order of 0…n−1 in which nothing stays where it is (Sattolo's): one round through all."""
+    order, draw = np.arange(n), np.random.default_rng(seed)
+    for i in range(n - 1, 0, -1):
+        j = draw.integers(i)
+        order[[i, j]] = order[[j, i]]
+    return order
+
+
+def people(meant: Sequence[Sequence[Words]]) -> Figures | None:
+    """Each of the first captions of every image against its others: what people score, one reference short.
+
+    Images with one caption are left out; as many captions are taken in turn as all others have, five at most.
+    """
+    several = [others for others in meant if len(others) > 1]
+    if not several:
+        return None
+    taken = min(MOST_PEOPLE, *map(len, several)) if len(several) > 1 else min(MOST_PEOPLE, len(several[0]))
+    rounds = [
+        References([[*others[:i], *others[i + 1 :]] for others in several])
+        .scores([others[i] for others in several])
+        .figures
+        for i in range(taken)
+    ]
+    return {name: sum(each[name] for each in rounds) / taken for name in rounds[0]}
+
+
+def _of_all(references: References, caption: Words) -> Figures:
+    return references.scores([caption] * len(references)).figures
+
+
+def _shuffled(references: References, said: Sequence[Words], seed: int) -> Figures | None:
+    if len(said) < 2:
+        return None
+    return references.scores([said[i] for i in derangement(len(said), seed)]).figures
+
+
+def _never_said(said: Sequence[Words], meant: Sequence[Sequence[Words]]) -> float:
+    known = {word for others in meant for other in others for word in other}
+    return len(known - {word for one in said for word in one}) / max(1, len(known))
+
+
+def _warning(different: int, images: int, interval: tuple[float, float], shuffled: Figures | None) -> str | None:
+    if images > 1 and different == 1:
+        return f"the model says the same of all {images:,} images: it has not learned to look"
+    if different < FEW * images:
+        return f"the model says only {different:,} different captions of {images:,} images: it hardly looks"
+    if shuffled is not None and shuffled["cider_d"] >= interval[0] and not math.isclose(interval[1], 0.0):
+        return "the captions fit other images as well as their own: their score does not come from looking"
+    return None

@@ -1,0 +1,104 @@
+"""METEOR and SPICE as the official scorer computes them: by its own Java programs, where they are installed."""
+
+import importlib.util
+import json
+import math
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+from pellucid.evaluate.captions import Words, tokenised
+
+METRICS = ("meteor", "spice")
+CORENLP = "stanford-corenlp-3.6.0"
+
+
+def official(
+    candidates: Mapping[str, str],
+    references: Mapping[str, Sequence[str]],
+    metrics: Iterable[str] = METRICS,
+) -> dict[str, float]:
+    """The asked of them, of one caption for each image against that image's references, under the same keys."""
+    metrics = tuple(metrics)
+    if unknown := [name for name in metrics if name not in METRICS]:
+        raise ValueError(f"metrics has {', '.join(unknown)}; expected {' and '.join(METRICS)}")
+    programs = [check(name) for name in metrics]  # before any of them runs
+    said, meant = tokenised(candidates, references)
+    runs = {"meteor": _meteor, "spice": _spice}
+    return {name: runs[name](jar, said, meant) for name, jar in zip(metrics, programs, strict=True)}
+
+
+def check(metric: str) -> Path:
+    """The program of a metric; ValueError, in one sentence that says what to do, if it can't run."""
+    if shutil.which("java") is None:
+        raise ValueError(f"{metric.upper()} is a Java program and there is no java; install a Java runtime")
+    found = importlib.util.find_spec("pycocoevalcap")
+    if found is None or not found.submodule_search_locations:
+        raise ValueError(f"{metric.upper()} needs its extra: pip install 'pellucid[official]'")
+    folder = Path(found.submodule_search_locations[0]) / metric
+    jar = folder / {"meteor": "meteor-1.5.jar", "spice": "spice-1.0.jar"}[metric]
+    if not jar.is_file():
+        raise ValueError(f"{jar} is not there; install it again: pip install --force-reinstall pycocoevalcap")
+    if metric == "spice":
+        needed = [folder / "lib" / f"{CORENLP}{part}.jar" for part in ("", "-models")]
+        if missing := [path.name for path in needed if not path.is_file()]:
+            raise ValueError(
+                f"SPICE lacks Stanford's {' and '.join(missing)}: take them from stanford-corenlp-full-2015-12-09.zip "
+                f"of nlp.stanford.edu/software and put them into {folder / 'lib'}"
+            )
+    return jar
+
+
+def _meteor(jar: Path, said: Sequence[Words], meant: Sequence[Sequence[Words]]) -> float:
+    """Its dialogue: a line with the sentences of each image, answered by counts; all counts, answered by figures."""
+    command = ["java", "-Xmx2G", "-jar", jar.name, "-", "-", "-stdio", "-l", "en", "-norm"]
+    with (
+        tempfile.TemporaryFile() as complaints,
+        subprocess.Popen(
+            command, cwd=jar.parent, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=complaints,
+            text=True, encoding="utf-8",
+        ) as program,
+    ):  # fmt: skip
+        assert program.stdin is not None
+        assert program.stdout is not None
+        try:
+            counted = []
+            for one, others in zip(said, meant, strict=True):
+                lines = [" ".join(other) for other in (*others, one)]
+                print(" ||| ".join(["SCORE", *lines]), file=program.stdin, flush=True)
+                counted.append(program.stdout.readline().strip())
+            print(" ||| ".join(["EVAL", *counted]), file=program.stdin, flush=True)
+            answer = [program.stdout.readline().strip() for _ in range(len(said) + 1)][-1]  # each image's, then of all
+            figure = float(answer)
+        except (ValueError, OSError):
+            program.kill()
+            program.wait()
+            complaints.seek(0)
+            raise ValueError(_failed("METEOR", complaints.read())) from None
+        program.stdin.close()
+        program.kill()  # it would wait for more
+    return figure
+
+
+def _spice(jar: Path, said: Sequence[Words], meant: Sequence[Sequence[Words]]) -> float:
+    """Its files: a list of images in, a list of figures out. An image without one counts as nothing found."""
+    listed = [
+        {"image_id": i, "test": " ".join(one), "refs": [" ".join(other) for other in others]}
+        for i, (one, others) in enumerate(zip(said, meant, strict=True))
+    ]
+    with tempfile.TemporaryDirectory() as folder:
+        asked, told = Path(folder) / "captions.json", Path(folder) / "figures.json"
+        asked.write_text(json.dumps(listed), encoding="utf-8")
+        command = ["java", "-Xmx8G", "-jar", jar.name, str(asked), "-out", str(told), "-subset", "-silent"]
+        ran = subprocess.run(command, cwd=jar.parent, capture_output=True, check=False)
+        if ran.returncode or not told.is_file():
+            raise ValueError(_failed("SPICE", ran.stderr))
+        figures = [float(image["scores"]["All"]["f"]) for image in json.loads(told.read_text(encoding="utf-8"))]
+    return sum(figure for figure in figures if math.isfinite(figure)) / len(said)
+
+
+def _failed(name: str, complaints: bytes) -> str:
+    lines = [line.strip() for line in complaints.decode(errors="replace").splitlines() if line.strip()]
+    return f"{name}'s program failed: {lines[0] if lines else 'it said nothing'}"

@@ -1,0 +1,286 @@
+"""Captioning as a task: pictures, captions, cross-entropy of each next word; then, if asked for, reward for whole ones.
+
+Which captions a step reads, and what happens to their pictures, is a function of (seed, step) as in classification.
+"""
+
+from collections.abc import Iterator
+from contextlib import nullcontext
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from einops import rearrange, repeat
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from pellucid.data import draws
+from pellucid.data.augment import Augment, Normalise, augment, flips, normalised
+from pellucid.data.caption_sources import load_captions
+from pellucid.data.captions import CaptionSet, CaptionSplits
+from pellucid.data.loader import Loader, Share
+from pellucid.data.sources import statistics
+from pellucid.data.tokenizer import BACKWARD, END, MASK, PAD, START, CaptionTokenizer
+from pellucid.decode import sample
+from pellucid.evaluate.captions import score
+from pellucid.evaluate.speech import NEVER, captions_of
+from pellucid.hub.loading import load
+from pellucid.models import Captioner
+from pellucid.train.config import CaptionRun
+from pellucid.train.distributed import Processes
+from pellucid.train.reward import Reward
+from pellucid.train.task import Metrics
+
+CHOICE = 100  # stream of draws: which captions; augmentation's lie below
+AT_ONCE = 250  # pictures that are evaluated together
+
+
+def resolved(
+    run: CaptionRun, tokenizer: CaptionTokenizer | None = None
+) -> tuple[CaptionRun, CaptionSplits, CaptionTokenizer]:
+    """The run with what only its data knows (words, length, channels, normalisation), the data, and the tokenizer.
+
+    tokenizer: of a run that goes on.
+    """
+    splits = load_captions(run.data)
+    train = splits.train
+    if tokenizer is None:
+        said = (caption for captions in train.captions for caption in captions)
+        w = run.words
+        tokenizer = CaptionTokenizer.train(said, kind=w.kind, min_count=w.min_count, size=w.size)
+    encoder = run.model.encoder
+    mean, std = (encoder.mean, encoder.std) if encoder.mean and encoder.std else statistics(train.images)
+    channels, height, width = train.images.shape
+    model = replace(
+        run.model,
+        vocabulary=len(tokenizer),
+        encoder=replace(encoder, channels=channels, image=(height, width), mean=tuple(mean), std=tuple(std)),
+    )
+    return replace(run, model=model), splits, tokenizer
+
+
+class Captioning:
+    """Train a captioner to say each next word of people's captions."""
+
+    unit = "images"
+
+    def __init__(
+        self,
+        run: CaptionRun,
+        splits: CaptionSplits,
+        tokenizer: CaptionTokenizer,
+        device: torch.device,
+        processes: Processes,
+    ):
+        encoder = run.model.encoder
+        assert encoder.mean is not None, "resolved() sets it"
+        assert encoder.std is not None, "resolved() sets it"
+        self.run, self.device, self.processes, self.tokenizer = run, device, processes, tokenizer
+        images = splits.train.images
+        self.loader = Loader(images, run.batch, run.seed, device, processes.rank, processes.world, run.accumulate)
+        self.batch, self.epoch_size = run.batch, len(images)
+        self.normalise = Normalise(encoder.mean, encoder.std)
+        self.held_out = _held_out(run, splits)
+        self.exact = self.held_out is not None and all(len(said) == 1 for said in self.held_out.captions)
+        self.score = "exact" if self.exact else "cider_d"
+        self.known = Known.of(splits.train, tokenizer, run.model.max_length, device)
+        self.mirrored = tokenizer.mirrored.to(device)
+        self.seed = torch.tensor(run.seed, device=device)  # a tensor, or every seed would be compiled for itself
+        torch.manual_seed(run.seed)
+        self.model = Captioner(run.model)
+        if run.start is not None:
+            self.model.start_from(load(run.start))
+        self.model.to(device)
+
+    def batches(self, start: int, end: int) -> Iterator[list[tuple[Any, ...]]]:
+        for parts in self.loader.shares(start, end):
+            yield [(*share, *([] if pixels is None else [pixels])) for share, pixels in parts]
+
+    def loss(
+        self,
+        model: nn.Module,
+        index: Tensor,
+        position: Tensor,
+        epoch: Tensor,
+        step: Tensor,
+        pixels: Tensor | None = None,
+    ) -> tuple[Tensor, Metrics]:
+        run, share = self.run, Share(index, position, epoch, step)
+        with torch.no_grad():
+            images, flipped = self.augmented(share, pixels, run.augment)
+            tokens = self.mirrored_where(flipped, self.chosen(share))
+            tokens = torch.cat([tokens, backwards(tokens)], 1) if run.backward else tokens
+            rows = tokens.flatten(0, 1)
+            inputs, targets = rows[:, :-1], rows[:, 1:]
+        with self.precision():
+            logits, guesses = model(images, inputs), None
+            if run.in_parallel:  # the words unseen, their places alone are asked for
+                forward = rearrange(tokens[:, : run.captions], "b k t -> (b k) t")[:, 1:]
+                guesses = model(images, torch.full_like(forward, MASK), causal=False), forward
+        loss = self.entropy(logits, targets)
+        if guesses is not None:
+            loss = (1 - run.in_parallel) * loss + run.in_parallel * self.entropy(*guesses)
+        right = (logits.detach().argmax(-1) == targets) & (targets != PAD)
+        return loss, {"accuracy": right.sum() / (targets != PAD).sum()}
+
+    def entropy(self, logits: Float[Tensor, "n t v"], targets: Int[Tensor, "n t"]) -> Float[Tensor, ""]:
+        """Cross-entropy of a word. Summed and divided by how many words captions have on the whole, not in this batch:
+        so the mean over processes is the mean over the batch."""
+        total = F.cross_entropy(
+            logits.float().flatten(0, 1),
+            targets.flatten(),
+            ignore_index=PAD,
+            reduction="sum",
+            label_smoothing=self.run.label_smoothing,
+        )
+        return total / (len(targets) * self.known.mean_length)
+
+    def augmented(self, share: Share, pixels: Tensor | None, how: Augment) -> tuple[Tensor, Tensor]:
+        """The share's pictures, normalised, and which of them are flipped."""
+        pixels = self.loader.pixels(share) if pixels is None else pixels
+        key = (self.seed, share.step, share.position)
+        images, *_ = augment(
+            pixels, share.image, how, self.normalise,
+            seed=self.seed, step=share.step, epoch=share.epoch, index=share.image, positions=share.position,
+        )  # fmt: skip
+        return images, flips(how, key, share.epoch, share.image)
+
+    def chosen(self, share: Share) -> Int[Tensor, "b k t"]:
+        """Some of each picture's captions: neighbours in its list, from a random one on."""
+        count = self.known.counts[share.image]
+        first = draws.integers(self.seed, share.step, share.position, CHOICE, count)
+        which = (first[:, None] + torch.arange(self.run.captions, device=self.device)) % count[:, None]
+        return self.known.tokens[share.image[:, None], which]
+
+    def mirrored_where(self, flipped: Tensor, tokens: Int[Tensor, "b k t"]) -> Int[Tensor, "b k t"]:
+        return torch.where(flipped[:, None, None], self.mirrored[tokens], tokens)
+
+    def evaluate(self, model: nn.Module) -> dict[str, float]:
+        """What the model says of the pictures it is evaluated on, and how well it reads what people said."""
+        if self.held_out is None:
+            return {}
+        self.model.eval()
+        with self.precision(), torch.no_grad():
+            said = captions_of(
+                self.model, self.tokenizer, self.held_out.images, self.normalise, beam=self.run.beam, batch=AT_ONCE
+            )
+            figures = self._read()
+        ids = [str(i) for i in range(len(said))]
+        scores = score(dict(zip(ids, said, strict=True)), dict(zip(ids, self.held_out.captions, strict=True)))
+        if self.exact:
+            pairs = zip(said, self.held_out.captions, strict=True)
+            figures["exact"] = sum(caption == true for caption, (true,) in pairs) / len(said)
+        return figures | {name: scores[name] for name in ("cider_d", "bleu4")}
+
+    def _read(self) -> dict[str, float]:
+        """Loss and accuracy of the next word, of the first caption of each picture."""
+        assert self.held_out is not None
+        first = [captions[0] for captions in self.held_out.captions]
+        tokens = self.tokenizer.batch(first, self.run.model.max_length)
+        loss = right = words = 0.0
+        for part in torch.arange(len(first)).split(AT_ONCE):
+            images = normalised(self.held_out.images.read(part).to(self.device), self.normalise)
+            rows = tokens[part].to(self.device)
+            logits = self.model(images, rows[:, :-1]).float()
+            targets = rows[:, 1:]
+            entropy = F.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=PAD, reduction="sum")
+            loss += entropy.item()
+            right += ((logits.argmax(-1) == targets) & (targets != PAD)).sum().item()
+            words += (targets != PAD).sum().item()
+        return {"loss": loss / words, "accuracy": right / words}
+
+    def precision(self):
+        if self.run.precision == "bf16":
+            return torch.autocast(self.device.type, torch.bfloat16)
+        return nullcontext()
+
+
+class SelfCritical(Captioning):
+    """Raise the probability of the model's own captions that score above its others (Rennie et al. 2017).
+
+    Of each picture some captions are drawn; a caption's reward is its CIDEr-D, less the mean of the others' (Luo 2020).
+    """
+
+    def __init__(self, *parts: Any):
+        super().__init__(*parts)
+        self.reward = Reward(self.known.tokens[..., 1:], vocabulary=len(self.tokenizer), pad=PAD)
+        # left and right exchanged, for pictures that are flipped
+        self.mirror = Reward(self.mirrored[self.known.tokens][..., 1:], vocabulary=len(self.tokenizer), pad=PAD)
+
+    def loss(
+        self,
+        model: nn.Module,
+        index: Tensor,
+        position: Tensor,
+        epoch: Tensor,
+        step: Tensor,
+        pixels: Tensor | None = None,
+    ) -> tuple[Tensor, Metrics]:
+        share, k = Share(index, position, epoch, step), self.run.critical.samples
+        images, flipped = self.augmented(share, pixels, self.run.critical.augment)
+        said = self._drawn(images, k)
+        rewards = torch.where(flipped[:, None], self.mirror(index, said), self.reward(index, said))
+        others = (rewards.sum(1, keepdim=True) - rewards) / (k - 1)
+        rows = said.flatten(0, 1)
+        inputs = F.pad(rows[:, :-1], (1, 0), value=START)
+        with self.precision():
+            logits = model(images, inputs.masked_fill(inputs == PAD, END)).float()
+        log_probs = -F.cross_entropy(logits.flatten(0, 1), rows.flatten(), ignore_index=PAD, reduction="none")
+        per_caption = log_probs.view(len(rows), -1).sum(1)
+        loss = -((rewards - others).flatten() * per_caption).mean() / self.known.mean_length
+        return loss, {"reward": rewards.mean()}
+
+    @torch.no_grad()
+    def _drawn(self, images: Float[Tensor, "b c y x"], count: int) -> Int[Tensor, "b k t"]:
+        """Captions by the model's own probabilities, dropout off: words, END, PAD."""
+        self.model.eval()
+        with self.precision():
+            context = self.model.encode(images)
+            found = sample(
+                self.model,
+                context,
+                start=START,
+                end=END,
+                length=self.run.model.max_length - 1,
+                count=count,
+                forbidden=NEVER,
+            )
+        self.model.train()
+        place = torch.arange(found.tokens.shape[-1], device=images.device)
+        return found.tokens.masked_fill(place >= found.lengths[..., None], PAD)
+
+
+class Known(NamedTuple):
+    """The training captions as numbers. mean_length: how many of them a caption makes the model say, END included."""
+
+    tokens: Int[Tensor, "images most t"]
+    counts: Int[Tensor, " images"]
+    mean_length: float
+
+    @classmethod
+    def of(cls, data: CaptionSet, tokenizer: CaptionTokenizer, length: int, device: torch.device) -> "Known":
+        counts = torch.tensor([len(captions) for captions in data.captions])
+        rows = tokenizer.batch([caption for captions in data.captions for caption in captions], length)
+        tokens = torch.full((len(counts), int(counts.max()), length), PAD)
+        tokens[torch.arange(tokens.shape[1]) < counts[:, None]] = rows
+        used = int((rows != PAD).sum(1).max())
+        mean_length = (rows[:, 1:] != PAD).sum(1).float().mean().item()
+        return cls(tokens[..., :used].to(device), counts.to(device), mean_length)
+
+
+def backwards(tokens: Int[Tensor, "b k t"]) -> Int[Tensor, "b k t"]:
+    """START a dog runs END → BACKWARD runs dog a END."""
+    words = (tokens != PAD).sum(-1, keepdim=True) - 2
+    place = repeat(torch.arange(tokens.shape[-1], device=tokens.device), "t -> b k t", b=len(tokens), k=tokens.shape[1])
+    inside = (place >= 1) & (place <= words)
+    turned = tokens.gather(-1, torch.where(inside, words + 1 - place, place))
+    return torch.where(place == 0, BACKWARD, turned)
+
+
+def _held_out(run: CaptionRun, splits: CaptionSplits) -> CaptionSet | None:
+    if run.evaluate_on is None:
+        return splits.validation if splits.validation is not None else splits.test
+    found = getattr(splits, run.evaluate_on)
+    if found is None:
+        raise ValueError(f"evaluate_on is {run.evaluate_on!r}, but {run.data.name} has no such pictures")
+    return found

@@ -1,0 +1,347 @@
+"""Captioners in training: what they read, what they are rewarded for, and that a run in two stages can be killed."""
+
+import random
+import shlex
+import signal
+import time
+from dataclasses import replace
+
+import pytest
+import torch
+from test_train import CPU, Heard
+from torch.testing import assert_close
+from trainings import Started, assert_same_run, log, steps_logged, tensors, wait_for_steps, words_for
+
+from pellucid.cli import main
+from pellucid.data.augment import Augment
+from pellucid.data.caption_sources import CaptionData
+from pellucid.data.loader import Share
+from pellucid.data.scenes import SceneConfig
+from pellucid.data.tokenizer import BACKWARD, END, PAD, START, UNKNOWN, CaptionTokenizer
+from pellucid.evaluate.captions import cider_d
+from pellucid.hub import load_captioner
+from pellucid.models import ViT
+from pellucid.recipes import RECIPES, recipe
+from pellucid.train import Engine
+from pellucid.train.caption import Captioning, SelfCritical, backwards, resolved
+from pellucid.train.config import CaptionRun, Critical
+from pellucid.train.distributed import Processes
+from pellucid.train.reward import Reward
+
+SCENES = SceneConfig(train=32, validation=6, test=6)
+
+
+def tiny(name: str = "captioner_scenes", **changes) -> CaptionRun:
+    run = recipe(name)
+    assert isinstance(run, CaptionRun)
+    encoder = replace(run.model.encoder, width=16, depth=2, heads=2, hidden=None)
+    side = 8 * encoder.patch[0]
+    small = {
+        "model": replace(run.model, encoder=encoder, layers=2, heads=2, hidden=None, max_length=12),
+        "data": CaptionData(size=(side, side), scenes=SCENES),
+        "words": replace(run.words, min_count=1),
+        "batch": 8, "duration": "2 steps", "evaluate_every": "0 steps", "compile": False, "graphs": False,
+        "device": "cpu",
+    }  # fmt: skip
+    return replace(run, **small | changes)
+
+
+def made(run: CaptionRun, kind: type[Captioning] = Captioning) -> Captioning:
+    found, splits, tokenizer = resolved(run)
+    return kind(found, splits, tokenizer, CPU, Processes())
+
+
+# The tokenizer
+
+
+def test_words_that_are_rare_are_unknown():
+    tokenizer = CaptionTokenizer.train(["a dog", "a cat", "A dog!"], min_count=2)
+    assert len(tokenizer) == 8
+    assert [tokenizer.encode(word) for word in ("cat", "zebra")] == [[UNKNOWN], [UNKNOWN]]
+    assert tokenizer.decode(tokenizer.encode("A cat, a dog.")) == "a <unknown> a dog"
+    with pytest.raises(ValueError, match="no word occurs 9 times in the captions; use a smaller min_count"):
+        CaptionTokenizer.train(["a dog"], min_count=9)
+
+
+@pytest.mark.parametrize("kind", ["words", "bpe"])
+def test_captions_come_back(kind, tmp_path):
+    captions = ["a red dog runs on grass", "two dogs running left of a cat's house", "naïve café, half-open door"]
+    tokenizer = CaptionTokenizer.train(captions, kind=kind, min_count=1, size=60)
+    tokenizer.save(tmp_path / "tokenizer.json")
+    again = CaptionTokenizer.load(tmp_path / "tokenizer.json")
+    for caption in captions:
+        plain = caption.replace(",", "")
+        assert again.decode(again.encode(caption)) == tokenizer.decode(tokenizer.encode(caption)) == plain
+        ids = again.encode(caption)
+        words = again.words([*ids, END, ids[0]])
+        assert [word for word, _ in words] == plain.split()
+        assert [number for _, where in words for number in ids[where]] == ids
+    if kind == "bpe":
+        assert len(tokenizer.encode("dogrunning")) > 1  # pieces, put together anew
+
+
+def test_too_long_a_caption_is_cut_and_ends():
+    tokenizer = CaptionTokenizer.train(["a b c d e"], min_count=1)
+    (row,) = tokenizer.batch(["a b c d e"], 5).tolist()
+    assert (row[0], row[-1], len(row)) == (START, END, 5)
+    assert tokenizer.batch(["word " * 10_000, ""], 7).tolist() == [
+        [START, *[UNKNOWN] * 5, END],
+        [START, END, PAD, PAD, PAD, PAD, PAD],
+    ]
+
+
+def test_files_that_are_no_tokenizer_get_a_sentence(tmp_path):
+    path = tmp_path / "tokenizer.json"
+    for text in (
+        "",
+        "{",
+        "{}",
+        '{"version": "1.0", "model": {"type": "WordLevel", "vocab": {"a": 0}, "unk_token": "a"}}',
+    ):
+        path.write_text(text)
+        with pytest.raises(ValueError, match=str(path)):
+            CaptionTokenizer.load(path)
+    with pytest.raises(ValueError, match="a captioner needs its tokenizer beside its weights"):
+        CaptionTokenizer.load(tmp_path / "none.json")
+
+
+# What a step reads
+
+
+def test_a_flipped_picture_exchanges_left_and_right():
+    task = made(tiny(augment=Augment(flip="random"), batch=32))
+    (part,) = next(iter(task.batches(0, 1)))
+    share = Share(*part)
+    _, flipped = task.augmented(share, None, task.run.augment)
+    plain = task.chosen(share)
+    tokens = task.mirrored_where(flipped, plain)
+    exchange = {"left": "right", "right": "left"}
+    sided = 0
+    for index, turned, before, after in zip(share.image.tolist(), flipped.tolist(), plain, tokens, strict=True):
+        told = task.tokenizer.decode(after[0])
+        (said,) = resolved(task.run)[1].train.captions[index]
+        assert task.tokenizer.decode(before[0]) == said
+        assert told == (" ".join(exchange.get(word, word) for word in said.split()) if turned else said)
+        sided += turned and told != said
+    assert sided >= 2
+
+
+def test_backwards():
+    tokens = torch.tensor([[[START, 10, 11, 12, END, PAD], [START, 10, END, PAD, PAD, PAD]]])
+    expected = [[[BACKWARD, 12, 11, 10, END, PAD], [BACKWARD, 10, END, PAD, PAD, PAD]]]
+    assert backwards(tokens).tolist() == expected
+
+
+def test_every_caption_of_a_picture_gets_its_turn(monkeypatch):
+    captions = tuple(tuple(f"w{i} c{j}" for j in range(1 + i % 3)) for i in range(32))
+    real = resolved
+
+    def several(run):
+        _, splits, _ = real(run)
+        train = replace_captions(splits.train, captions)
+        tokenizer = CaptionTokenizer.train([text for each in captions for text in each], min_count=1)
+        model = replace(
+            run.model,
+            vocabulary=len(tokenizer),
+            encoder=replace(run.model.encoder, mean=(0.5,) * 3, std=(0.5,) * 3, image=(48, 48)),
+        )
+        return replace(run, model=model), replace(splits, train=train), tokenizer
+
+    run, splits, tokenizer = several(tiny(batch=32, captions=2))
+    task = Captioning(run, splits, tokenizer, CPU, Processes())
+    seen = {i: set() for i in range(32)}
+    for step in range(12):
+        share = task.loader.share(step)
+        for index, rows in zip(share.image.tolist(), task.chosen(share), strict=True):
+            said = [tokenizer.decode(row) for row in rows]
+            assert set(said) <= set(captions[index])
+            assert len(set(said)) == min(2, len(captions[index]))
+            seen[index] |= set(said)
+    assert all(seen[i] == set(captions[i]) for i in range(32))
+
+
+def replace_captions(data, captions):
+    from pellucid.data.captions import CaptionSet
+
+    return CaptionSet(data.images, captions, data.ids)
+
+
+@pytest.mark.parametrize("name", [name for name in RECIPES if name.startswith("captioner")])
+def test_every_recipe_takes_steps_in_both_stages(name):
+    """With its own stem, augmentation, optimizer, precision and losses; only small."""
+    # Branches that start at zero pass no gradient: the encoder's innermost matrices move in the third step.
+    run = tiny(name, duration="4 steps", critical=Critical(duration="4 steps", batch=4, samples=3))
+    for kind, each in ((Captioning, run), (SelfCritical, run.second_stage)):
+        task = made(each, kind)
+        heard = Heard()
+        before = {key: p.detach().clone() for key, p in task.model.named_parameters()}
+        result = Engine(task, task.run, CPU, observer=heard).fit()
+        assert [line["step"] for line in heard.lines] == [1, 2, 3, 4, 4]
+        assert {"exact", "cider_d", "bleu4", "loss", "accuracy"} == set(result.figures)
+        if kind is Captioning:
+            assert [key for key, p in task.model.named_parameters() if torch.equal(p, before[key])] == []
+        else:
+            assert all("reward" in line for line in heard.lines[:4])
+
+
+def test_backward_and_parallel_captions_are_other_losses():
+    plain, *others = (
+        made(tiny(**how)) for how in ({}, {"backward": True}, {"in_parallel": 0.5}, {"label_smoothing": 0.1})
+    )
+    (part,) = next(iter(plain.batches(0, 1)))
+    losses = [task.loss(task.model, *part)[0].item() for task in (plain, *others)]
+    assert len(set(losses)) == 4
+    whole = made(tiny(in_parallel=1.0))
+    loss = whole.loss(whole.model, *part)[0].item()
+    assert losses[2] == pytest.approx((losses[0] + loss) / 2, rel=1e-5)
+
+
+def test_two_halves_of_a_batch_have_the_mean_of_the_losses_of_the_whole():
+    run = tiny(augment=Augment(flip="random"))
+    found, splits, tokenizer = resolved(run)
+    whole = made(run)
+    loss = whole.loss(whole.model, *next(iter(whole.batches(3, 4)))[0])[0]
+    halves = []
+    for rank in range(2):
+        task = Captioning(found, splits, tokenizer, CPU, Processes(rank=rank, world=2))
+        task.model.load_state_dict(whole.model.state_dict())
+        halves.append(task.loss(task.model, *next(iter(task.batches(3, 4)))[0])[0])
+    assert halves[0] != halves[1]
+    assert_close(torch.stack(halves).mean(), loss, rtol=1e-6, atol=0)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "sentence"),
+    [
+        ({"captions": 0}, "captions is 0; expected one or more"),
+        ({"in_parallel": 1.5}, "in_parallel is 1.5; expected a weight, 0…1"),
+        ({"augment": Augment(cutmix=1.0)}, "mixup and cutmix make pictures that no caption is true of"),
+        ({"critical": {"samples": 1}}, "critical.samples is 1; expected 2 or more, to be compared"),
+    ],
+)
+def test_what_makes_no_sense_gets_a_sentence(wrong, sentence):
+    with pytest.raises(ValueError, match=sentence):
+        CaptionRun(**{k: Critical(**v) if k == "critical" else v for k, v in wrong.items()})
+
+
+def test_the_encoder_starts_from_a_trained_vision_transformer(tmp_path):
+    config = replace(tiny().model.encoder, pooling="mean", image=(12, 12))
+    torch.manual_seed(5)
+    vit = ViT(config)
+    vit.save_pretrained(tmp_path / "vit")
+    task = made(tiny(start=str(tmp_path / "vit")))
+    assert_close(task.model.encoder.blocks[1].attention.q.weight, vit.blocks[1].attention.q.weight)
+    other = made(tiny())
+    assert not torch.equal(other.model.encoder.blocks[1].attention.q.weight, vit.blocks[1].attention.q.weight)
+
+
+# The reward
+
+
+def random_rows(dice: random.Random, count: int, words: int = 9, longest: int = 8) -> list[list[int]]:
+    return [[dice.randrange(6, 6 + words) for _ in range(dice.randint(0, longest))] for _ in range(count)]
+
+
+def padded(rows: list[list[int]], length: int = 9) -> torch.Tensor:
+    return torch.tensor([[*row, END, *[PAD] * (length - 1 - len(row))] for row in rows])
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_reward_is_cider_d(seed):
+    """Of the official formula on the same words, the end being one of them."""
+    dice = random.Random(seed)
+    references = [random_rows(dice, dice.randint(1, 4)) for _ in range(10)]
+    most = max(map(len, references))
+    missing = torch.full((1, 9), PAD)
+    tokens = torch.stack([torch.cat([padded(rows), missing.expand(most - len(rows), -1)]) for rows in references])
+    reward = Reward(tokens, vocabulary=15, pad=PAD)
+    candidates = [random_rows(dice, 3) for _ in range(10)]
+    found = reward(torch.arange(10), torch.stack([padded(rows) for rows in candidates]))
+    spelled = [[[str(word) for word in [*row, END]] for row in rows] for rows in references]
+    for which in range(3):
+        said = [[str(word) for word in [*rows[which], END]] for rows in candidates]
+        assert found[:, which].double().mean().item() == pytest.approx(cider_d(said, spelled), abs=1e-5)
+    one = reward(torch.tensor([4]), padded(references[4][:1])[None])
+    assert one.item() > found.mean()
+
+
+def test_the_reward_refuses_a_vocabulary_it_could_not_number():
+    with pytest.raises(ValueError, match="expected fewer than 55,108"):
+        Reward(torch.zeros(1, 1, 4, dtype=torch.long), vocabulary=60_000, pad=PAD)
+
+
+def test_self_critical_training_finds_what_is_rewarded():
+    """A model that may say anything learns to end at once when only the shortest caption is a reference."""
+    task = made(tiny(batch=16, critical=Critical(duration="30 steps", batch=16, samples=5)).second_stage, SelfCritical)
+    task.known.tokens[:] = PAD
+    task.known.tokens[:, 0, :4] = torch.tensor([START, 7, 7, END])
+    # Of one image another caption, or no word would be rarer than another and nothing worth anything.
+    task.known.tokens[0, 0, :4] = torch.tensor([START, 8, 9, END])
+    task.reward = task.mirror = Reward(task.known.tokens[..., 1:], vocabulary=len(task.tokenizer), pad=PAD)
+    run = replace(task.run, optim=replace(task.run.optim, lr=1e-2))
+    heard = Heard()
+    Engine(task, run, CPU, observer=heard).fit()
+    rewards = [line["reward"] for line in heard.lines if "reward" in line]
+    assert sum(rewards[-5:]) > 2 * sum(rewards[:5])
+
+
+# Runs
+
+OPTIONS = shlex.split(
+    "--model.encoder.width 16 --model.encoder.depth 1 --model.encoder.heads 2 --model.layers 1 --model.heads 2 "
+    "--model.dropout 0.1 --data.size 36 36 --data.scenes.train 64 --data.scenes.validation 4 --data.scenes.test 4 "
+    "--batch 8 --optim.ema 0.9 --duration '24 steps' --evaluate-every '12 steps' --checkpoint-every '2 steps' "
+    "--critical.duration '12 steps' --critical.batch 4 --critical.samples 2 --critical.augment.flip random"
+)
+
+
+def captioned(folder, *options, **how) -> str:
+    code, said = Started(folder, *words_for(folder, *options), recipe="captioner_scenes", **how).ended()
+    assert code == 0, said
+    return said
+
+
+def test_killed_in_either_stage_it_ends_the_same(tmp_path):
+    whole, folder = tmp_path / "whole", tmp_path / "run"
+    captioned(whole, *OPTIONS)
+    seed = random.randrange(1 << 32)
+    print(f"the moments' seed is {seed}")
+    moments = random.Random(seed)
+    for where, steps in ((folder, 0), (folder, 5), (folder, 17), (folder / "critical", 1), (folder / "critical", 8)):
+        started = Started(folder, *words_for(folder, *OPTIONS), recipe="captioner_scenes")
+        if steps:
+            wait_for_steps(where, steps)
+        time.sleep(moments.uniform(0, 0.05))
+        started.send(signal.SIGKILL)
+        started.process.join()
+    assert steps_logged(folder / "critical") < 12
+    captioned(folder, *OPTIONS)
+    assert_same_run(folder, whole)
+    assert_same_run(folder / "critical", whole / "critical")
+    first, second = tensors(whole), tensors(whole / "critical")
+    assert not torch.equal(first["model.decoder.norm.weight"], second["model.decoder.norm.weight"])
+    assert (folder / "tokenizer.json").read_text() == (whole / "tokenizer.json").read_text()
+    assert any("reward" in line for line in log(folder / "critical"))
+    model, tokenizer = load_captioner(folder)
+    assert len(tokenizer) == model.config.vocabulary
+    best = tensors(folder / "critical", "best")
+    assert torch.equal(model.decoder.norm.weight, best["model.decoder.norm.weight"])
+
+
+def test_the_command_draws_curves_and_names_the_run(tmp_path, capsys):
+    small = shlex.split("--duration '2 steps' --critical.duration '0 steps'")
+    assert main(["train", "captioner_scenes", "--out", str(tmp_path / "run"), *OPTIONS, *small]) == 0
+    said = capsys.readouterr().out
+    assert "exact 0." in said
+    assert (tmp_path / "run" / "curves.png").stat().st_size > 1000
+    assert main(["curves", str(tmp_path / "run"), "--out", str(tmp_path / "c.png")]) == 0
+
+
+def test_a_captioner_is_no_classifier(tmp_path, capsys):
+    small = shlex.split("--duration '1 steps' --critical.duration '0 steps'")
+    assert main(["train", "captioner_scenes", "--out", str(tmp_path / "run"), *OPTIONS, *small]) == 0
+    capsys.readouterr()
+    assert main(["predict", str(tmp_path / "run"), "x.png"]) == 2
+    assert "is a captioner; expected a classifier" in capsys.readouterr().err
+    assert main(["caption", "vit-cifar10", "x.png"]) == 2
+    assert "is a classifier; expected a captioner" in capsys.readouterr().err
