@@ -1,4 +1,4 @@
-"""The model that comes with the package."""
+"""The models that come with the package."""
 
 import json
 
@@ -8,18 +8,21 @@ from safetensors import safe_open
 
 from pellucid.cli import main
 from pellucid.cli.demo import SAMPLES
+from pellucid.cli.evaluate_captions import Speaker, scene_figures
 from pellucid.data.augment import normalised
 from pellucid.data.images import decode
-from pellucid.hub import load, shipped
+from pellucid.data.scenes import SceneConfig, make_scenes
+from pellucid.evaluate.speech import blank_picture, describe
+from pellucid.hub import load, load_captioner, shipped
 from pellucid.hub.loading import SHIPPED, normalisation
 
-WEIGHTS = SHIPPED / "vit-cifar10" / "model.safetensors"
 
-
-def test_it_is_small_and_in_half_precision():
-    assert shipped() == ["vit-cifar10"]
-    assert WEIGHTS.stat().st_size <= 12_000_000
-    with safe_open(WEIGHTS, framework="pt") as file:
+@pytest.mark.parametrize(("name", "most"), [("vit-cifar10", 12_000_000), ("captioner-scenes", 3_000_000)])
+def test_it_is_small_and_in_half_precision(name, most):
+    assert name in shipped()
+    weights = SHIPPED / name / "model.safetensors"
+    assert weights.stat().st_size <= most
+    with safe_open(weights, framework="pt") as file:
         assert {file.get_slice(name).get_dtype() for name in file.keys()} == {"F16"}  # noqa: SIM118
 
 
@@ -50,3 +53,23 @@ def test_other_names_are_refused(capsys):
 @torch.no_grad()
 def test_it_takes_other_sizes(size):
     assert load("vit-cifar10")(torch.randn(1, 3, size, size)).shape == (1, 10)
+
+
+def test_the_captioner_says_what_is_in_new_scenes_and_looks_at_it():
+    model, tokenizer = load_captioner("captioner-scenes")
+    scenes = make_scenes(SceneConfig(train=1, validation=60, test=60, seed=7), model.config.encoder.image)
+    speaker = Speaker(model, tokenizer, normalisation(model), beam=2, batch=60)
+    found = scene_figures(speaker, scenes.test, scenes.validation)
+    assert found["exact_seen"] > 0.8
+    assert found["exact_unseen"] > 0.6
+    assert found["pointing"] > 0.7 > 0.2 > found["pointing_chance"]
+
+
+def test_the_captioner_sees_the_picture():
+    """The twin: of a blank picture it says something else than of a scene."""
+    model, tokenizer = load_captioner("captioner-scenes")
+    normalise = normalisation(model)
+    scene = make_scenes(SceneConfig(train=1, validation=1, test=0), model.config.encoder.image).validation
+    pictures = torch.cat([scene.images.read(torch.tensor([0])), blank_picture(model, normalise)])
+    (seen, *_), (blank, *_) = describe(model, tokenizer, pictures, normalise)
+    assert seen.caption == scene.captions[0][0] != blank.caption
