@@ -10,7 +10,7 @@ import pytest
 import torch
 from test_train import CPU, Heard
 from torch.testing import assert_close
-from trainings import Started, assert_same_run, log, steps_logged, tensors, wait_for_steps, words_for
+from trainings import Started, assert_same_run, free_port, log, losses, steps_logged, tensors, wait_for_steps, words_for
 
 from pellucid.cli import main
 from pellucid.data.augment import Augment
@@ -184,16 +184,46 @@ def test_every_recipe_takes_steps_in_both_stages(name):
             assert all("reward" in line for line in heard.lines[:4])
 
 
-def test_backward_and_parallel_captions_are_other_losses():
-    plain, *others = (
-        made(tiny(**how)) for how in ({}, {"backward": True}, {"in_parallel": 0.5}, {"label_smoothing": 0.1})
+def test_backward_and_parallel_captions_and_bags_are_other_losses():
+    hows = ({}, {"backward": True}, {"in_parallel": 0.5}, {"label_smoothing": 0.1}, {"bag": 0.5}, {"in_parallel": 1.0})
+    tasks = [made(tiny(**how)) for how in hows]
+    (part,) = next(iter(tasks[0].batches(0, 1)))
+    plain, backward, both, smooth, bag, parallel = (task.loss(task.model, *part)[0].item() for task in tasks)
+    assert len({plain, backward, both, smooth, bag, parallel}) == 6
+    assert both == pytest.approx((plain + parallel) / 2, rel=1e-5)
+    everything = made(tiny(backward=True, in_parallel=0.5, bag=0.5))
+    loss = everything.loss(everything.model, *part)[0].item()
+    assert loss == pytest.approx((backward + parallel) / 2 + (bag - plain), rel=1e-5)
+
+
+def test_a_guess_sees_no_word_and_a_reader_none_that_comes():
+    task = made(tiny(in_parallel=0.5, model=replace(tiny().model, zero_branches=False)))
+    share = task.loader.share(0)
+    tokens = task.chosen(share)
+    images, _ = task.augmented(share, None, Augment())
+    rows = task.rows(tokens)
+    other = tokens.clone()
+    other[:, :, 3] = (other[:, :, 3] + 1).clamp(max=20)
+    changed = task.rows(other)
+    said, then = (
+        task.model(images, r.inputs.flatten(0, 1), causal=False, mask=r.mask).unflatten(0, (8, 2))
+        for r in (rows, changed)
     )
-    (part,) = next(iter(plain.batches(0, 1)))
-    losses = [task.loss(task.model, *part)[0].item() for task in (plain, *others)]
-    assert len(set(losses)) == 4
-    whole = made(tiny(in_parallel=1.0))
-    loss = whole.loss(whole.model, *part)[0].item()
-    assert losses[2] == pytest.approx((losses[0] + loss) / 2, rel=1e-5)
+    assert_close(said[:, 1], then[:, 1])  # the guess
+    assert_close(said[:, 0, :3], then[:, 0, :3])
+    assert not torch.allclose(said[:, 0, 3], then[:, 0, 3])
+    plain = task.model(images, tokens.flatten(0, 1)[:, :-1])
+    assert_close(said[:, 0], plain)  # as it reads without guesses beside it
+
+
+def test_a_bag_holds_the_words_of_all_captions():
+    task = made(tiny(bag=1.0, augment=Augment(flip="random")))
+    share = task.loader.share(0)
+    bags = task.bags(share, torch.zeros(8, dtype=torch.bool))
+    for index, bag in zip(share.image.tolist(), bags, strict=True):
+        ids = [number for row in task.known.tokens[index].tolist() for number in row if number > 5]
+        expected = torch.bincount(torch.tensor(ids), minlength=len(task.tokenizer)) / len(ids)
+        assert_close(bag, expected)
 
 
 def test_two_halves_of_a_batch_have_the_mean_of_the_losses_of_the_whole():
@@ -215,6 +245,7 @@ def test_two_halves_of_a_batch_have_the_mean_of_the_losses_of_the_whole():
     [
         ({"captions": 0}, "captions is 0; expected one or more"),
         ({"in_parallel": 1.5}, "in_parallel is 1.5; expected a weight, 0…1"),
+        ({"bag": -1.0}, "bag is -1.0; expected a weight, zero or more"),
         ({"augment": Augment(cutmix=1.0)}, "mixup and cutmix make pictures that no caption is true of"),
         ({"critical": {"samples": 1}}, "critical.samples is 1; expected 2 or more, to be compared"),
     ],
@@ -326,6 +357,21 @@ def test_killed_in_either_stage_it_ends_the_same(tmp_path):
     assert len(tokenizer) == model.config.vocabulary
     best = tensors(folder / "critical", "best")
     assert torch.equal(model.decoder.norm.weight, best["model.decoder.norm.weight"])
+
+
+def test_two_processes_are_one(tmp_path):
+    options = shlex.split(
+        "--duration '6 steps' --model.dropout 0 --critical.duration '0 steps' --captions 1 --backward"
+    )
+    captioned(tmp_path / "one", *OPTIONS, *options)
+    words = [*words_for(tmp_path / "two", *OPTIONS, *options)]
+    port = free_port()
+    both = [Started(tmp_path / "two", *words, recipe="captioner_scenes", ranks=(rank, 2, port)) for rank in range(2)]
+    for each in both:
+        code, said = each.ended()
+        assert code == 0, said
+    assert_close(torch.tensor(losses(tmp_path / "two")), torch.tensor(losses(tmp_path / "one")), rtol=0, atol=1e-5)
+    assert len(set(losses(tmp_path / "one"))) == 6
 
 
 def test_the_command_draws_curves_and_names_the_run(tmp_path, capsys):

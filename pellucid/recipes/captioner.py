@@ -72,7 +72,7 @@ def captioner_flickr8k() -> CaptionRun:
             layers=3, heads=8, norm_kind="rms", qk_norm=True, max_length=26, zero_branches=True, dropout=0.1,
         ),
         data=CaptionData(name="flickr8k", size=(128, 128)),
-        augment=Augment(flip="random", crop=16, policy="trivial"),
+        augment=Augment(flip="random", zoom=0.35, policy="trivial"),
         optim=Optim(name="muon", lr=1e-3, muon_lr=0.01, muon_decay=0.1, schedule="linear", ema=0.999),
         duration="30 epochs",
         batch=128,

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
-from einops import rearrange, repeat
+from einops import repeat
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
@@ -20,7 +20,7 @@ from pellucid.data.caption_sources import load_captions
 from pellucid.data.captions import CaptionSet, CaptionSplits
 from pellucid.data.loader import Loader, Share
 from pellucid.data.sources import statistics
-from pellucid.data.tokenizer import BACKWARD, END, MASK, PAD, START, CaptionTokenizer
+from pellucid.data.tokenizer import BACKWARD, END, MASK, PAD, SPECIAL, START, UNKNOWN, CaptionTokenizer
 from pellucid.decode import sample
 from pellucid.evaluate.captions import score
 from pellucid.evaluate.speech import NEVER, captions_of
@@ -109,31 +109,62 @@ class Captioning:
         with torch.no_grad():
             images, flipped = self.augmented(share, pixels, run.augment)
             tokens = self.mirrored_where(flipped, self.chosen(share))
-            tokens = torch.cat([tokens, backwards(tokens)], 1) if run.backward else tokens
-            rows = tokens.flatten(0, 1)
-            inputs, targets = rows[:, :-1], rows[:, 1:]
+            rows = self.rows(tokens)
+            bags = self.bags(share, flipped) if run.bag else None
         with self.precision():
-            logits, guesses = model(images, inputs), None
-            if run.in_parallel:  # the words unseen, their places alone are asked for
-                forward = rearrange(tokens[:, : run.captions], "b k t -> (b k) t")[:, 1:]
-                guesses = model(images, torch.full_like(forward, MASK), causal=False), forward
-        loss = self.entropy(logits, targets)
-        if guesses is not None:
-            loss = (1 - run.in_parallel) * loss + run.in_parallel * self.entropy(*guesses)
-        right = (logits.detach().argmax(-1) == targets) & (targets != PAD)
-        return loss, {"accuracy": right.sum() / (targets != PAD).sum()}
+            said = model(images, rows.inputs.flatten(0, 1), causal=rows.mask is None, mask=rows.mask)
+        logits = said.float().unflatten(0, rows.inputs.shape[:2])
+        read, guessed = slice(0, rows.read), slice(rows.read, rows.read + rows.guessed)
+        loss = self.entropy(logits[:, read], rows.targets[:, read])
+        if rows.guessed:
+            loss = (1 - run.in_parallel) * loss
+            loss = loss + run.in_parallel * self.entropy(logits[:, guessed], rows.targets[:, guessed])
+        if bags is not None:
+            loss = loss - run.bag * (bags * logits[:, -1, 0].log_softmax(-1)).sum(-1).mean()
+        there = rows.targets[:, read] != PAD
+        right = (logits[:, read].detach().argmax(-1) == rows.targets[:, read]) & there
+        return loss, {"accuracy": right.sum() / there.sum()}
 
-    def entropy(self, logits: Float[Tensor, "n t v"], targets: Int[Tensor, "n t"]) -> Float[Tensor, ""]:
+    def rows(self, tokens: Int[Tensor, "b k t"]) -> "Rows":
+        """Everything that the decoder is asked of each picture, side by side: the picture is looked at once."""
+        run, (_, k, t) = self.run, tokens.shape
+        read = torch.cat([tokens, backwards(tokens)], 1) if run.backward else tokens
+        inputs, targets = [read[..., :-1]], [read[..., 1:]]
+        guessed = k if run.in_parallel else 0
+        if guessed:  # the words unseen, their places alone are asked for
+            inputs.append(torch.full_like(tokens[..., 1:], MASK))
+            targets.append(tokens[..., 1:])
+        if run.bag:
+            row = torch.full_like(tokens[:, :1, 1:], PAD)
+            inputs.append(row.index_fill(2, row.new_zeros(1), UNKNOWN))
+            targets.append(row)
+        mask = None
+        if guessed:
+            number = torch.arange(sum(part.shape[1] for part in inputs), device=tokens.device)
+            open_to_all = (number >= read.shape[1]) & (number < read.shape[1] + guessed)
+            past = torch.ones(t - 1, t - 1, dtype=torch.bool, device=tokens.device).tril()
+            mask = repeat(past | open_to_all[:, None, None], "r q k -> (b r) 1 q k", b=len(tokens))
+        return Rows(torch.cat(inputs, 1), torch.cat(targets, 1), read.shape[1], guessed, mask)
+
+    def bags(self, share: Share, flipped: Tensor) -> Float[Tensor, "b v"]:
+        """For each picture how often its captions have each word, as shares."""
+        words = self.mirrored_where(flipped, self.known.tokens[share.image]).flatten(1)
+        counts = torch.zeros(len(words), len(self.mirrored), device=self.device)
+        counts = counts.scatter_add(1, words, torch.ones_like(words, dtype=counts.dtype))
+        counts = counts * (torch.arange(len(self.mirrored), device=self.device) >= SPECIAL)
+        return counts / counts.sum(1, keepdim=True).clamp(min=1)
+
+    def entropy(self, logits: Float[Tensor, "b k t v"], targets: Int[Tensor, "b k t"]) -> Float[Tensor, ""]:
         """Cross-entropy of a word. Summed and divided by how many words captions have on the whole, not in this batch:
         so the mean over processes is the mean over the batch."""
         total = F.cross_entropy(
-            logits.float().flatten(0, 1),
+            logits.flatten(0, 2),
             targets.flatten(),
             ignore_index=PAD,
             reduction="sum",
             label_smoothing=self.run.label_smoothing,
         )
-        return total / (len(targets) * self.known.mean_length)
+        return total / (targets.shape[0] * targets.shape[1] * self.known.mean_length)
 
     def augmented(self, share: Share, pixels: Tensor | None, how: Augment) -> tuple[Tensor, Tensor]:
         """The share's pictures, normalised, and which of them are flipped."""
@@ -248,6 +279,16 @@ class SelfCritical(Captioning):
         self.model.train()
         place = torch.arange(found.tokens.shape[-1], device=images.device)
         return found.tokens.masked_fill(place >= found.lengths[..., None], PAD)
+
+
+class Rows(NamedTuple):
+    """What the decoder reads and should say for each picture: captions to read, to guess, and a row for all words."""
+
+    inputs: Int[Tensor, "b rows t"]
+    targets: Int[Tensor, "b rows t"]
+    read: int
+    guessed: int
+    mask: Tensor | None
 
 
 class Known(NamedTuple):

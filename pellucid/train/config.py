@@ -180,6 +180,8 @@ class CaptionRun(Training):
     """Read each caption from its end, too: a second task that needs no other model (Desai & Johnson 2021)."""
     in_parallel: float = 0.0
     """Weight, 0…1, of predicting all words at once from the picture alone (Tschannen et al. 2023)."""
+    bag: float = 0.0
+    """Weight of naming, in one breath and in no order, every word of every caption that a picture has."""
     label_smoothing: float = 0.0
     """Share of the target that is spread over all words."""
     precision: Precision = "float32"
@@ -200,6 +202,8 @@ class CaptionRun(Training):
                 raise ValueError(f"{name} is {getattr(self, name)}; expected one or more")
         if not 0 <= self.in_parallel <= 1:
             raise ValueError(f"in_parallel is {self.in_parallel}; expected a weight, 0…1")
+        if not 0 <= self.bag < math.inf:
+            raise ValueError(f"bag is {self.bag}; expected a weight, zero or more")
         _check_share("label_smoothing", self.label_smoothing)
         _check_precision(self.precision)
         for augment in (self.augment, self.critical.augment):
