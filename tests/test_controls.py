@@ -2,6 +2,7 @@
 
 import random
 import shutil
+import subprocess
 
 import numpy as np
 import pytest
@@ -217,7 +218,15 @@ def test_what_is_missing_is_said_before_anything_runs(monkeypatch, tmp_path):
         jars.official(SAID, MEANT, ["bleu"])
 
 
-def test_a_program_that_fails_is_one_sentence(monkeypatch, tmp_path):
+@pytest.mark.parametrize("at_once", [False, True])
+def test_a_program_that_fails_is_one_sentence(monkeypatch, tmp_path, at_once):
+    class Dead(subprocess.Popen):
+        def __init__(self, *arguments, **options):
+            super().__init__(*arguments, **options)
+            self.wait()
+
+    if at_once:  # before it is spoken to
+        monkeypatch.setattr(jars.subprocess, "Popen", Dead)
     (tmp_path / "java").write_text("#!/bin/sh\necho 'Error: Unable to access jarfile' >&2\nexit 1\n")
     (tmp_path / "java").chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")

@@ -1,5 +1,6 @@
 """METEOR and SPICE as the official scorer computes them: by its own Java programs, where they are installed."""
 
+import contextlib
 import importlib.util
 import json
 import math
@@ -75,6 +76,8 @@ def _meteor(jar: Path, said: Sequence[Words], meant: Sequence[Sequence[Words]]) 
         except (ValueError, OSError):
             program.kill()
             program.wait()
+            with contextlib.suppress(OSError):  # what it never read
+                program.stdin.close()
             complaints.seek(0)
             raise ValueError(_failed("METEOR", complaints.read())) from None
         program.stdin.close()
