@@ -112,7 +112,7 @@ def test_a_flipped_picture_exchanges_left_and_right():
     task = made(tiny(augment=Augment(flip="random"), batch=32))
     (part,) = next(iter(task.batches(0, 1)))
     share = Share(*part)
-    _, flipped = task.augmented(share, None, task.run.augment)
+    _, flipped = task.augmented(share, task.loader.pixels(share), task.run.augment)
     plain = task.chosen(share)
     tokens = task.mirrored_where(flipped, plain)
     exchange = {"left": "right", "right": "left"}
@@ -200,7 +200,7 @@ def test_a_guess_sees_no_word_and_a_reader_none_that_comes():
     task = made(tiny(in_parallel=0.5, model=replace(tiny().model, zero_branches=False)))
     share = task.loader.share(0)
     tokens = task.chosen(share)
-    images, _ = task.augmented(share, None, Augment())
+    images, _ = task.augmented(share, task.loader.pixels(share), Augment())
     rows = task.rows(tokens)
     other = tokens.clone()
     other[:, :, 3] = (other[:, :, 3] + 1).clamp(max=20)

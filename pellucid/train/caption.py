@@ -3,8 +3,6 @@
 Which captions a step reads, and what happens to their pictures, is a function of (seed, step) as in classification.
 """
 
-from collections.abc import Iterator
-from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -15,10 +13,10 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from pellucid.data import draws
-from pellucid.data.augment import Augment, Normalise, augment, flips, normalised
+from pellucid.data.augment import Augment, augment, flips, normalised
 from pellucid.data.caption_sources import load_captions
 from pellucid.data.captions import CaptionSet, CaptionSplits
-from pellucid.data.loader import Loader, Share
+from pellucid.data.loader import Share
 from pellucid.data.sources import statistics
 from pellucid.data.tokenizer import BACKWARD, END, MASK, PAD, SPECIAL, START, UNKNOWN, CaptionTokenizer
 from pellucid.decode import sample
@@ -28,6 +26,7 @@ from pellucid.hub.loading import load
 from pellucid.models import Captioner
 from pellucid.train.config import CaptionRun
 from pellucid.train.distributed import Processes
+from pellucid.train.pictures import OnPictures, evaluated_on
 from pellucid.train.reward import Reward
 from pellucid.train.task import Metrics
 
@@ -59,10 +58,8 @@ def resolved(
     return replace(run, model=model), splits, tokenizer
 
 
-class Captioning:
+class Captioning(OnPictures):
     """Train a captioner to say each next word of people's captions."""
-
-    unit = "images"
 
     def __init__(
         self,
@@ -72,40 +69,20 @@ class Captioning:
         device: torch.device,
         processes: Processes,
     ):
-        encoder = run.model.encoder
-        assert encoder.mean is not None, "resolved() sets it"
-        assert encoder.std is not None, "resolved() sets it"
-        self.run, self.device, self.processes, self.tokenizer = run, device, processes, tokenizer
-        images = splits.train.images
-        self.loader = Loader(images, run.batch, run.seed, device, processes.rank, processes.world, run.accumulate)
-        self.batch, self.epoch_size = run.batch, len(images)
-        self.normalise = Normalise(encoder.mean, encoder.std)
-        self.held_out = _held_out(run, splits)
+        super().__init__(run, splits.train.images, run.model.encoder, device, processes)
+        self.run, self.tokenizer = run, tokenizer
+        self.held_out: CaptionSet | None = evaluated_on(run, splits)
         self.exact = self.held_out is not None and all(len(said) == 1 for said in self.held_out.captions)
         self.score = "exact" if self.exact else "cider_d"
         self.known = Known.of(splits.train, tokenizer, run.model.max_length, device)
         self.mirrored = tokenizer.mirrored.to(device)
-        self.seed = torch.tensor(run.seed, device=device)  # a tensor, or every seed would be compiled for itself
-        torch.manual_seed(run.seed)
         self.model = Captioner(run.model)
         if run.start is not None:
             self.model.start_from(load(run.start))
         self.model.to(device)
 
-    def batches(self, start: int, end: int) -> Iterator[list[tuple[Any, ...]]]:
-        for parts in self.loader.shares(start, end):
-            yield [(*share, *([] if pixels is None else [pixels])) for share, pixels in parts]
-
-    def loss(
-        self,
-        model: nn.Module,
-        index: Tensor,
-        position: Tensor,
-        epoch: Tensor,
-        step: Tensor,
-        pixels: Tensor | None = None,
-    ) -> tuple[Tensor, Metrics]:
-        run, share = self.run, Share(index, position, epoch, step)
+    def share_loss(self, model: nn.Module, share: Share, pixels: Tensor) -> tuple[Tensor, Metrics]:
+        run = self.run
         with torch.no_grad():
             images, flipped = self.augmented(share, pixels, run.augment)
             tokens = self.mirrored_where(flipped, self.chosen(share))
@@ -166,9 +143,8 @@ class Captioning:
         )
         return total / (targets.shape[0] * targets.shape[1] * self.known.mean_length)
 
-    def augmented(self, share: Share, pixels: Tensor | None, how: Augment) -> tuple[Tensor, Tensor]:
+    def augmented(self, share: Share, pixels: Tensor, how: Augment) -> tuple[Tensor, Tensor]:
         """The share's pictures, normalised, and which of them are flipped."""
-        pixels = self.loader.pixels(share) if pixels is None else pixels
         key = (self.seed, share.step, share.position)
         images, *_ = augment(
             pixels, share.image, how, self.normalise,
@@ -220,11 +196,6 @@ class Captioning:
             words += (targets != PAD).sum().item()
         return {"loss": loss / words, "accuracy": right / words}
 
-    def precision(self):
-        if self.run.precision == "bf16":
-            return torch.autocast(self.device.type, torch.bfloat16)
-        return nullcontext()
-
 
 class SelfCritical(Captioning):
     """Raise the probability of the model's own captions that score above its others (Rennie et al. 2017).
@@ -238,16 +209,8 @@ class SelfCritical(Captioning):
         # left and right exchanged, for pictures that are flipped
         self.mirror = Reward(self.mirrored[self.known.tokens][..., 1:], vocabulary=len(self.tokenizer), pad=PAD)
 
-    def loss(
-        self,
-        model: nn.Module,
-        index: Tensor,
-        position: Tensor,
-        epoch: Tensor,
-        step: Tensor,
-        pixels: Tensor | None = None,
-    ) -> tuple[Tensor, Metrics]:
-        share, k = Share(index, position, epoch, step), self.run.critical.samples
+    def share_loss(self, model: nn.Module, share: Share, pixels: Tensor) -> tuple[Tensor, Metrics]:
+        index, k = share.image, self.run.critical.samples
         images, flipped = self.augmented(share, pixels, self.run.critical.augment)
         said = self._drawn(images, k)
         rewards = torch.where(flipped[:, None], self.mirror(index, said), self.reward(index, said))
@@ -316,12 +279,3 @@ def backwards(tokens: Int[Tensor, "b k t"]) -> Int[Tensor, "b k t"]:
     inside = (place >= 1) & (place <= words)
     turned = tokens.gather(-1, torch.where(inside, words + 1 - place, place))
     return torch.where(place == 0, BACKWARD, turned)
-
-
-def _held_out(run: CaptionRun, splits: CaptionSplits) -> CaptionSet | None:
-    if run.evaluate_on is None:
-        return splits.validation if splits.validation is not None else splits.test
-    found = getattr(splits, run.evaluate_on)
-    if found is None:
-        raise ValueError(f"evaluate_on is {run.evaluate_on!r}, but {run.data.name} has no such pictures")
-    return found

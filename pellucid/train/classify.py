@@ -1,7 +1,5 @@
 """Classification as a task: images, labels, cross-entropy, accuracy."""
 
-from collections.abc import Iterator
-from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -9,13 +7,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from pellucid.data.augment import Normalise, augment
-from pellucid.data.loader import Loader, Share
+from pellucid.data.augment import augment
+from pellucid.data.loader import Share
 from pellucid.data.sources import load, statistics
 from pellucid.evaluate.accuracy import classification
 from pellucid.models import ViT
 from pellucid.train.config import Run
 from pellucid.train.distributed import Processes
+from pellucid.train.pictures import OnPictures, evaluated_on
 from pellucid.train.task import Metrics
 
 
@@ -37,51 +36,33 @@ def resolved(run: Run) -> tuple[Run, Any]:
     return replace(run, model=model), splits
 
 
-class Classification:
+class Classification(OnPictures):
     """Train a ViT on labelled images."""
 
-    unit = "images"
     score = "top1"
 
     def __init__(self, run: Run, splits: Any, device: torch.device, processes: Processes):
-        config = run.model
-        assert config.mean is not None, "resolved() sets it"
-        assert config.std is not None, "resolved() sets it"
-        self.run, self.device, self.processes = run, device, processes
-        self.loader = Loader(splits.train, run.batch, run.seed, device, processes.rank, processes.world, run.accumulate)
-        self.batch, self.epoch_size = run.batch, len(splits.train)
-        self.normalise = Normalise(config.mean, config.std)
-        self.held_out = _held_out(run, splits, processes)
+        super().__init__(run, splits.train, run.model, device, processes)
+        self.run = run
+        self.held_out = evaluated_on(run, splits)
+        if self.held_out is not None and len(self.held_out) < processes.world:
+            raise ValueError(
+                f"{len(self.held_out)} images to evaluate on are too few for {processes.world} processes; use fewer"
+            )
         self.mixes = run.augment.mixup > 0 or run.augment.cutmix > 0
         if self.mixes and (run.batch // (processes.world * run.accumulate)) % 2:
             raise ValueError(
                 f"mixing needs pairs: batch {run.batch} over {processes.world} processes and {run.accumulate} parts "
                 "leaves an odd number of images in each; choose an even one"
             )
-        self.seed = torch.tensor(run.seed, device=device)  # a tensor, or every seed would be compiled for itself
-        torch.manual_seed(run.seed)
-        self.model = ViT(config).to(device)
+        self.model = ViT(run.model).to(device)
 
-    def batches(self, start: int, end: int) -> Iterator[list[tuple[Any, ...]]]:
-        for parts in self.loader.shares(start, end):
-            yield [(*share, *([] if pixels is None else [pixels])) for share, pixels in parts]
-
-    def loss(
-        self,
-        model: nn.Module,
-        index: Tensor,
-        position: Tensor,
-        epoch: Tensor,
-        step: Tensor,
-        pixels: Tensor | None = None,
-    ) -> tuple[Tensor, Metrics]:
-        run, share = self.run, Share(index, position, epoch, step)
+    def share_loss(self, model: nn.Module, share: Share, pixels: Tensor) -> tuple[Tensor, Metrics]:
+        run = self.run
         with torch.no_grad():
-            pixels = self.loader.pixels(share) if pixels is None else pixels
-            labels = self.loader.labels[index]
             images, labels, others, weight = augment(
-                pixels, labels, run.augment, self.normalise,
-                seed=self.seed, step=step, epoch=epoch, index=index, positions=position,
+                pixels, self.loader.labels[share.image], run.augment, self.normalise,
+                seed=self.seed, step=share.step, epoch=share.epoch, index=share.image, positions=share.position,
             )  # fmt: skip
         with self.precision():
             logits = model(images).float()
@@ -107,11 +88,6 @@ class Classification:
         top1, loss = self.processes.mean(figures).tolist()
         return {"top1": top1, "loss": loss}
 
-    def precision(self):
-        if self.run.precision == "bf16":
-            return torch.autocast(self.device.type, torch.bfloat16)
-        return nullcontext()
-
 
 def equally_often(images: int, processes: int, most: int = 1000) -> int:
     """A batch with which every process calls the model equally often: a model that is spread over them waits for all.
@@ -121,16 +97,3 @@ def equally_often(images: int, processes: int, most: int = 1000) -> int:
     """
     largest, smallest = -(-images // processes), images // processes
     return next(batch for batch in range(most, 0, -1) if -(-largest // batch) == -(-smallest // batch))
-
-
-def _held_out(run: Run, splits: Any, processes: Processes) -> Any:
-    """The images that a run is evaluated on: validation if there is one, else test, unless the run says which."""
-    if run.evaluate_on is None:
-        found = splits.validation if splits.validation is not None else splits.test
-    else:
-        found = getattr(splits, run.evaluate_on)
-        if found is None:
-            raise ValueError(f"evaluate_on is {run.evaluate_on!r}, but {run.data.name} has no such images")
-    if found is not None and len(found) < processes.world:
-        raise ValueError(f"{len(found)} images to evaluate on are too few for {processes.world} processes; use fewer")
-    return found

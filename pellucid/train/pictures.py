@@ -1,0 +1,67 @@
+"""What tasks on pictures share: the order of the images, the precision, and which ones a run is evaluated on."""
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from pellucid.data.augment import Normalise
+from pellucid.data.loader import Images, Loader, Share
+from pellucid.models import ViTConfig
+from pellucid.train.config import CaptionRun, Run
+from pellucid.train.distributed import Processes
+from pellucid.train.task import Metrics
+
+
+class OnPictures:
+    """A task whose batches are shares of a set of images. What it makes of them is `share_loss`."""
+
+    unit = "images"
+
+    def __init__(
+        self, run: Run | CaptionRun, images: Images, looks: ViTConfig, device: torch.device, processes: Processes
+    ):
+        assert looks.mean is not None, "resolved() sets it"
+        assert looks.std is not None, "resolved() sets it"
+        self.device, self.processes = device, processes
+        self.loader = Loader(images, run.batch, run.seed, device, processes.rank, processes.world, run.accumulate)
+        self.batch, self.epoch_size = run.batch, len(images)
+        self.normalise = Normalise(looks.mean, looks.std)
+        self.half = run.precision == "bf16"
+        self.seed = torch.tensor(run.seed, device=device)  # a tensor, or every seed would be compiled for itself
+        torch.manual_seed(run.seed)  # of the weights, which are made next
+
+    def batches(self, start: int, end: int) -> Iterator[list[tuple[Any, ...]]]:
+        for parts in self.loader.shares(start, end):
+            yield [(*share, *([] if pixels is None else [pixels])) for share, pixels in parts]
+
+    def loss(
+        self,
+        model: nn.Module,
+        index: Tensor,
+        position: Tensor,
+        epoch: Tensor,
+        step: Tensor,
+        pixels: Tensor | None = None,
+    ) -> tuple[Tensor, Metrics]:
+        share = Share(index, position, epoch, step)
+        return self.share_loss(model, share, self.loader.pixels(share) if pixels is None else pixels)
+
+    def share_loss(self, model: nn.Module, share: Share, pixels: Tensor) -> tuple[Tensor, Metrics]:
+        """The mean loss of a share of a batch, and figures of it to be logged."""
+        raise NotImplementedError
+
+    def precision(self) -> AbstractContextManager[Any]:
+        return torch.autocast(self.device.type, torch.bfloat16) if self.half else nullcontext()
+
+
+def evaluated_on(run: Run | CaptionRun, splits: Any) -> Any:
+    """What a run is evaluated on: validation images if there are any, else test images, unless the run says which."""
+    if run.evaluate_on is None:
+        return splits.validation if splits.validation is not None else splits.test
+    found = getattr(splits, run.evaluate_on)
+    if found is None:
+        raise ValueError(f"evaluate_on is {run.evaluate_on!r}, but {run.data.name} has no such images")
+    return found
