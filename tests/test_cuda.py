@@ -1,10 +1,13 @@
 """The same promises on a GPU, where other kernels run. Skipped where there is none."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
 from conftest import MASK_KINDS, make_mask, qkv, truth
+from test_caption_training import tiny
+from test_train import Heard
 from torch.testing import assert_close
 
 from pellucid import ops
@@ -12,6 +15,9 @@ from pellucid.layers import EncoderBlock, watch
 from pellucid.models import ViT, ViTConfig
 from pellucid.ops import attend
 from pellucid.train import Engine, Optim, Run
+from pellucid.train.caption import Captioning, SelfCritical, resolved
+from pellucid.train.config import Critical
+from pellucid.train.distributed import Processes
 
 if not torch.cuda.is_available():
     pytest.skip("needs a CUDA device", allow_module_level=True)
@@ -141,3 +147,23 @@ def test_a_captured_step_trains_as_an_eager_one():
     assert abs(losses["eager"][0] - losses["graphs"][0]) < 0.02
     assert losses["eager"][-1] < 0.5 * losses["eager"][0]
     assert losses["graphs"][-1] < 0.5 * losses["graphs"][0]
+
+
+def test_a_captioner_trains_in_both_stages_as_on_the_cpu():
+    """The first loss of each stage is the CPU's, captured or not; the captions are drawn and evaluated by graphs."""
+    critical = Critical(duration="3 steps", batch=8, samples=3)
+    for kind, pick in ((Captioning, lambda run: run), (SelfCritical, lambda run: run.second_stage)):
+        losses = {}
+        for device, graphs in (("cpu", False), ("cuda", False), ("cuda", True)):
+            run = pick(tiny(precision="float32", duration="3 steps", critical=critical, backward=True, bag=0.1))
+            run = replace(run, graphs=graphs and kind is Captioning)
+            found, splits, tokenizer = resolved(run)
+            task = kind(found, splits, tokenizer, torch.device(device), Processes())
+            heard = Heard()
+            result = Engine(task, task.run, torch.device(device), observer=heard).fit()
+            assert 0 <= result.figures["exact"] <= 1
+            losses[device, graphs] = [line["loss"] for line in heard.lines if "loss" in line]
+            assert all(map(math.isfinite, losses[device, graphs]))
+        if kind is Captioning:  # what is drawn in the second stage differs from device to device
+            for other in (("cuda", False), ("cuda", True)):
+                assert_close(torch.tensor(losses[other]), torch.tensor(losses["cpu", False]), rtol=0, atol=2e-2)
