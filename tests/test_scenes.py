@@ -99,6 +99,18 @@ def test_every_caption_is_of_the_grammar_and_words_that_name_have_boxes(splits):
             assert bool(lying) == names
 
 
+def test_backgrounds_are_dark_everywhere():
+    """Also where a slope would leave the range of bytes: it ends there, and doesn't begin again at the other end."""
+    scenes = make_scenes(SceneConfig(train=4000, validation=0, test=0), (32, 32)).train
+    outside = torch.ones(4000, 32, 32, dtype=torch.bool)
+    for mine, words in zip(outside, scenes.boxes, strict=True):
+        for y0, x0, y1, x1 in (box for boxes in words for box in boxes):
+            mine[y0:y1, x0:x1] = False
+    ground = scenes.images.images.movedim(1, -1)[outside]
+    assert ground.min() == 0
+    assert ground.max() < 100
+
+
 def test_there_is_variety(splits):
     said = Counter(caption for (caption,) in splits.train.captions)
     assert len(said) > 2000

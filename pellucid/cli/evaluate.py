@@ -53,7 +53,13 @@ def evaluate(asked: Evaluate) -> None:
     if kind_of(asked.model) is Captioner:
         evaluate_captions(asked, *load_captioner(asked.model, device))
         return
-    wanted = {"beam": asked.beam is not None, "captions": asked.captions, "meteor": asked.meteor, "spice": asked.spice}
+    wanted = {
+        "beam": asked.beam is not None,
+        "captions": asked.captions,
+        "examples": asked.examples,
+        "meteor": asked.meteor,
+        "spice": asked.spice,
+    }
     if for_captions := [name for name, value in wanted.items() if value]:
         raise ValueError(f"--{for_captions[0]} is for captioners; this model is a classifier")
     model = load_model(asked.model, device)

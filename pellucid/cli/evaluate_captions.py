@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from rich.console import Console
 from rich.progress import Progress
@@ -20,15 +21,17 @@ from pellucid.data.captions import CaptionSet, CaptionSplits
 from pellucid.data.scenes import SceneSet
 from pellucid.data.tokenizer import CaptionTokenizer
 from pellucid.evaluate import jars
-from pellucid.evaluate.captions import METRICS
+from pellucid.evaluate.captions import METRICS, References, tokenised
 from pellucid.evaluate.controls import Controls, controls
 from pellucid.evaluate.pointing import Map, Pointing, pointing_at
 from pellucid.evaluate.speech import blank_picture, captions_of, describe
 from pellucid.hub.loading import normalisation
 from pellucid.models.captioner import Captioner
 from pellucid.models.pretrained import CONFIG
+from pellucid.show.captions import Example, examples_figure
+from pellucid.show.figures import check_path, save
 
-BEAM, BATCH = 5, 64
+BEAM, BATCH, EXAMPLES = 5, 64, 8
 TO_CHOOSE = 1000  # scenes on which the map that points best is chosen
 NAMES = ("BLEU-1", "BLEU-2", "BLEU-3", "BLEU-4", "ROUGE-L", "CIDEr-D")
 ROWS = ("shuffled", "blank", "fixed", "people")
@@ -66,6 +69,8 @@ def evaluate_captions(asked: Evaluate, model: Captioner, tokenizer: CaptionToken
     blank = describe(model, tokenizer, blank_picture(model, speaker.normalise), speaker.normalise, beam=beam)[0][0]
     candidates = {str(i): caption for i, caption in enumerate(said)}
     references = {str(i): captions for i, captions in enumerate(part.captions)}
+    if asked.examples is not None:
+        draw_examples(asked.examples, part, said)
     training = [caption for captions in splits.train.captions for caption in captions]
     found = controls(candidates, references, blank=blank.caption, training=training)
     figures = summary(found, blank.caption) | jars.official(candidates, references, official)
@@ -79,6 +84,8 @@ def evaluate_captions(asked: Evaluate, model: Captioner, tokenizer: CaptionToken
         print(table(figures, title=f"{asked.model} on the {len(part):,} {asked.split} images of {asked.data}"))
         if asked.captions is not None:
             print(f"\ncaptions: {asked.captions}")
+        if asked.examples is not None:
+            print(f"\nexamples: {asked.examples}")
 
 
 def check(asked: Evaluate, model: Captioner, beam: int) -> None:
@@ -87,6 +94,8 @@ def check(asked: Evaluate, model: Captioner, beam: int) -> None:
         raise ValueError(f"--beam is {beam}; expected one or more")
     if asked.confusion is not None:
         raise ValueError("--confusion is for classifiers; this model writes captions")
+    if asked.examples is not None:
+        check_path(asked.examples)
     if asked.captions is not None and not asked.captions.parent.is_dir():
         raise ValueError(f"the folder {str(asked.captions.parent)!r} doesn't exist; make it first")
     if model.config.encoder.channels != 3:
@@ -157,6 +166,21 @@ def table(figures: dict[str, Any], *, title: str) -> str:
             lines.append(f"{'  95 %':9}" + "".join(f"{span:>12}" for span in spans))
     lines += ["", *_pairs(_facts(figures))]
     return "\n".join(lines + (["", f"warning: {figures['warning']}"] if figures["warning"] else []))
+
+
+def draw_examples(path: Path, part: CaptionSet, said: list[str]) -> None:
+    """Pictures at equal steps down the list of the model's captions, the best by CIDEr-D first: nobody chose them."""
+    ids = [str(i) for i in range(len(said))]
+    words = tokenised(dict(zip(ids, said, strict=True)), dict(zip(ids, part.captions, strict=True)))
+    scores = References(words[1]).cider_d(words[0])
+    order = scores.argsort(kind="stable")[::-1]
+    shown = order[np.linspace(0, len(order) - 1, min(EXAMPLES, len(order))).round().astype(int)]
+    pixels = part.images.read(torch.from_numpy(shown.copy()))
+    examples = [
+        Example(picture, said[i], part.captions[i][0], float(scores[i]))
+        for picture, i in zip(pixels, shown, strict=True)
+    ]
+    save(examples_figure(examples), path)
 
 
 def write_results(path: Path, ids: tuple[str, ...], said: list[str]) -> None:

@@ -100,6 +100,8 @@ class Evaluate:
     """Captions: how many sentences are followed at a time; 5 unless given."""
     captions: Path | None = None
     """Captions: write what the model says into this file, in the format of COCO's results."""
+    examples: Path | None = None
+    """Captions: draw eight pictures with what the model says of them, from its best to its worst (.png, .svg, .pdf)."""
     meteor: bool = False
     """Captions: METEOR too, by its own program (needs Java; extra: official)."""
     spice: bool = False

@@ -136,7 +136,7 @@ def _background(objects: Objects, size: tuple[int, int]) -> Float32[ndarray, "n 
     y, x = (((2 * np.arange(side) + 1 - side) / (2 * side)).astype(np.float32) for side in size)
     slope = objects.slope.astype(np.float32)
     light = slope[:, :1, None] * y[:, None] + slope[:, 1:, None] * x
-    return objects.background.astype(np.float32)[:, :, None, None] + light[:, None]
+    return (objects.background.astype(np.float32)[:, :, None, None] + light[:, None]).clip(0, 255)
 
 
 def _draw_slot(canvas: Float32[ndarray, "n 3 y x"], boxes: Int64[ndarray, "n 4"], objects: Objects, slot: int) -> None:

@@ -1,7 +1,9 @@
 """A caption as a picture: for every word, where the model looked as it said it, on one scale with numbers."""
 
 import math
+import textwrap
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Float, UInt8
@@ -20,6 +22,7 @@ COLUMNS = 6  # panels side by side
 COVER = 0.65  # how much of the weight's colour lies over the picture, which is grey below it
 CONTRAST = 0.6  # of that grey: its own light and dark must not be taken for weight
 CHANCE = "#d1495b"
+WIDE = 40  # letters of a caption in a line of the examples
 
 
 def caption_figure(
@@ -60,6 +63,35 @@ def caption_figure(
         ax.set_title(f"{word}  {_percent(share)}", fontsize=9)
     figure.suptitle(title, fontsize=10)
     _scale(figure, list(axes.flat), top, tokens)
+    return figure
+
+
+class Example(NamedTuple):
+    """A picture, what a model says of it, one thing that a person said of it, and the caption's CIDEr-D."""
+
+    picture: UInt8[Tensor, "c y x"]
+    said: str
+    meant: str
+    score: float
+
+
+def examples_figure(examples: Sequence[Example]) -> Figure:
+    """Pictures in rows of four, each with the model's caption, a person's, and the score."""
+    columns = min(4, len(examples))
+    rows = math.ceil(len(examples) / columns)
+    figure = Figure(figsize=(2.9 * columns, 3.5 * rows), layout="constrained")
+    axes = figure.subplots(rows, columns, squeeze=False)
+    for ax in axes.flat:
+        ax.set_axis_off()
+    for ax, (picture, said, meant, score) in zip(axes.flat, examples, strict=False):
+        ax.imshow(picture.permute(1, 2, 0).expand(-1, -1, 3).cpu().numpy(), interpolation="antialiased")
+        lines = textwrap.wrap(said or "(nothing)", WIDE, max_lines=3, placeholder=" …")
+        ax.set_title("\n".join(lines), fontsize=9, loc="left", parse_math=False)
+        person = textwrap.wrap(f"a person: {meant}", WIDE, max_lines=3, placeholder=" …")
+        ax.text(
+            0.0, -0.03, "\n".join([*person, f"CIDEr-D {100 * score:.0f}"]), transform=ax.transAxes, va="top",
+            fontsize=7.5, color="#555555", parse_math=False,
+        )  # fmt: skip
     return figure
 
 
