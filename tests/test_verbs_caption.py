@@ -86,6 +86,20 @@ def test_evaluate_gives_the_scores_and_their_controls(saved, folder, tmp_path, c
     assert set(told[0]) == {"image_id", "caption"}
 
 
+def test_examples_go_from_the_best_to_the_worst(saved, folder, tmp_path, capsys, monkeypatch):
+    drawn = []
+    real = evaluate_captions.examples_figure
+    monkeypatch.setattr(evaluate_captions, "examples_figure", lambda shown: real(drawn.extend(shown) or shown))
+    said = run(capsys, "evaluate", saved, "--data", karpathy(tmp_path, folder), "--examples", tmp_path / "e.png").out
+    assert f"examples: {tmp_path / 'e.png'}" in said
+    assert sorted(example.said for example in drawn) == sorted(CAPTIONS)
+    scores = [example.score for example in drawn]
+    assert scores == sorted(scores, reverse=True)
+    assert scores[0] > scores[-1]
+    with Image.open(tmp_path / "e.png") as image:
+        assert image.width > 1000
+
+
 def test_evaluate_for_people(saved, folder, tmp_path, capsys):
     data = karpathy(tmp_path, folder)
     said = run(capsys, "evaluate", saved, "--data", data, "--captions", tmp_path / "results.json").out
@@ -204,7 +218,9 @@ def test_what_can_not_be_evaluated_is_one_sentence(words, sentence, saved, folde
     assert said.err.count("\n") == 1
 
 
-@pytest.mark.parametrize("option", [("--beam", 0), ("--captions", "x.json"), ("--meteor",), ("--spice",)])
+@pytest.mark.parametrize(
+    "option", [("--beam", 0), ("--captions", "x.json"), ("--examples", "x.png"), ("--meteor",), ("--spice",)]
+)
 def test_what_is_for_captioners_is_refused_for_a_classifier(option, tmp_path, capsys):
     ViT(ViTConfig(image=(8, 8), width=16, depth=1, heads=2, mean=(0.5,) * 3, std=(0.2,) * 3)).save_pretrained(tmp_path)
     said = run(capsys, "evaluate", tmp_path, "--data", "digits", *option, code=2)

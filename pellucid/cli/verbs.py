@@ -309,7 +309,7 @@ class Demo:
     """Training steps of the reversing transformer."""
     epochs: int = 45
     """Training epochs of the vision transformer."""
-    scenes: int = 1750
+    scenes: int = 1600
     """Training steps of the captioner."""
     seed: int = 0
     """Seed of the weights and of the sequences."""

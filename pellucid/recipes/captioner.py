@@ -33,7 +33,7 @@ def captioner_scenes() -> CaptionRun:
         words=Words(min_count=1),
         augment=Augment(flip="random"),
         optim=Optim(name="muon", lr=6e-3, muon_lr=0.03, schedule="linear"),
-        duration="1750 steps",
+        duration="1600 steps",
         batch=64,
         evaluate_every="2 epochs",
     )  # fmt: skip
