@@ -67,7 +67,7 @@ def caption_figure(
 
 
 class Example(NamedTuple):
-    """A picture, what a model says of it, one thing that a person said of it, and the caption's CIDEr-D."""
+    """A picture, what a model says of it, a reference for it, and the caption's CIDEr-D."""
 
     picture: UInt8[Tensor, "c y x"]
     said: str
@@ -76,7 +76,7 @@ class Example(NamedTuple):
 
 
 def examples_figure(examples: Sequence[Example]) -> Figure:
-    """Pictures in rows of four, each with the model's caption, a person's, and the score."""
+    """Pictures in rows of four, each with the model's caption, a reference, and the score."""
     columns = min(4, len(examples))
     rows = math.ceil(len(examples) / columns)
     figure = Figure(figsize=(2.9 * columns, 3.8 * rows), layout="constrained")
@@ -88,7 +88,7 @@ def examples_figure(examples: Sequence[Example]) -> Figure:
         ax.imshow(picture.permute(1, 2, 0).expand(-1, -1, 3).cpu().numpy(), interpolation="antialiased")
         lines = textwrap.wrap(said or "(nothing)", WIDE, max_lines=3, placeholder=" …")
         ax.set_title("\n".join(lines), fontsize=9, loc="left", parse_math=False)
-        below = [*textwrap.wrap(f"a person: {meant}", WIDE + 6, max_lines=3, placeholder=" …"), f"CIDEr-D {score:.2f}"]
+        below = [*textwrap.wrap(f"reference: {meant}", WIDE + 6, max_lines=3, placeholder=" …"), f"CIDEr-D {score:.2f}"]
         ax.set_xlabel("\n".join(below), fontsize=7.5, loc="left", color="#555555", parse_math=False)
     return figure
 
