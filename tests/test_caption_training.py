@@ -296,6 +296,20 @@ def test_the_reward_is_cider_d(seed):
     assert one.item() > found.mean()
 
 
+def test_a_flipped_picture_is_rewarded_for_the_mirrored_caption(monkeypatch):
+    flip = Critical(duration="1 steps", batch=32, samples=2, augment=Augment(flip="random"))
+    task = made(tiny(critical=flip).second_stage, SelfCritical)
+    share = task.loader.share(0)
+    _, flipped = task.augmented(share, task.loader.pixels(share), task.run.augment)
+    true = task.mirrored_where(flipped, task.known.tokens[share.image])[..., 1:].expand(-1, 2, -1)
+    monkeypatch.setattr(task, "_drawn", lambda images, count: true)
+    pixels = task.loader.pixels(share)
+    _, figures = task.share_loss(task.model, share, pixels)
+    assert figures["reward"] == pytest.approx(task.reward(share.image, task.known.tokens[share.image][..., 1:]).mean())
+    monkeypatch.setattr(task, "_drawn", lambda images, count: task.mirrored[true])
+    assert task.share_loss(task.model, share, pixels)[1]["reward"] < figures["reward"]
+
+
 def test_the_reward_refuses_a_vocabulary_it_could_not_number():
     with pytest.raises(ValueError, match="expected fewer than 55,108"):
         Reward(torch.zeros(1, 1, 4, dtype=torch.long), vocabulary=60_000, pad=PAD)
@@ -308,7 +322,7 @@ def test_self_critical_training_finds_what_is_rewarded():
     task.known.tokens[:, 0, :4] = torch.tensor([START, 7, 7, END])
     # Of one image another caption, or no word would be rarer than another and nothing worth anything.
     task.known.tokens[0, 0, :4] = torch.tensor([START, 8, 9, END])
-    task.reward = task.mirror = Reward(task.known.tokens[..., 1:], vocabulary=len(task.tokenizer), pad=PAD)
+    task.reward = Reward(task.known.tokens[..., 1:], vocabulary=len(task.tokenizer), pad=PAD)
     run = replace(task.run, optim=replace(task.run.optim, lr=1e-2))
     heard = Heard()
     Engine(task, run, CPU, observer=heard).fit()
@@ -357,6 +371,10 @@ def test_killed_in_either_stage_it_ends_the_same(tmp_path):
     assert len(tokenizer) == model.config.vocabulary
     best = tensors(folder / "critical", "best")
     assert torch.equal(model.decoder.norm.weight, best["model.decoder.norm.weight"])
+    inner = Started(folder, "--resume", str(folder / "critical"), recipe="captioner_scenes")
+    code, said = inner.ended()
+    assert code == 2
+    assert f"is the second stage of a run; go on with both by --resume {folder}" in said
 
 
 def test_two_processes_are_one(tmp_path):

@@ -147,6 +147,9 @@ def _kept(asked: Train, changes: list[str]) -> Run | CaptionRun:
     if changes or asked.out:
         raise ValueError("--resume goes on with a run as it is; leave out the other options")
     run = RunFolder(asked.resume).config()
+    whole = asked.resume.parent
+    if asked.resume.name == SECOND_STAGE and (whole / CONFIG).is_file():
+        raise ValueError(f"{asked.resume} is the second stage of a run; go on with both by --resume {whole}")
     if run.recipe != asked.recipe:
         raise ValueError(f"{asked.resume} is a run of {run.recipe}, not of {asked.recipe}")
     return run

@@ -206,14 +206,12 @@ class SelfCritical(Captioning):
     def __init__(self, *parts: Any):
         super().__init__(*parts)
         self.reward = Reward(self.known.tokens[..., 1:], vocabulary=len(self.tokenizer), pad=PAD)
-        # left and right exchanged, for pictures that are flipped
-        self.mirror = Reward(self.mirrored[self.known.tokens][..., 1:], vocabulary=len(self.tokenizer), pad=PAD)
 
     def share_loss(self, model: nn.Module, share: Share, pixels: Tensor) -> tuple[Tensor, Metrics]:
         index, k = share.image, self.run.critical.samples
-        images, flipped = self.augmented(share, pixels, self.run.critical.augment)
+        images, flipped = self.augmented(share, pixels, self.run.augment)
         said = self._drawn(images, k)
-        rewards = torch.where(flipped[:, None], self.mirror(index, said), self.reward(index, said))
+        rewards = self.reward(index, self.mirrored_where(flipped, said))  # the references are of the picture as it was
         others = (rewards.sum(1, keepdim=True) - rewards) / (k - 1)
         rows = said.flatten(0, 1)
         inputs = F.pad(rows[:, :-1], (1, 0), value=START)

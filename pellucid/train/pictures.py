@@ -1,5 +1,6 @@
 """What tasks on pictures share: the order of the images, the precision, and which ones a run is evaluated on."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
@@ -15,7 +16,7 @@ from pellucid.train.distributed import Processes
 from pellucid.train.task import Metrics
 
 
-class OnPictures:
+class OnPictures(ABC):
     """A task whose batches are shares of a set of images. What it makes of them is `share_loss`."""
 
     unit = "images"
@@ -49,9 +50,9 @@ class OnPictures:
         share = Share(index, position, epoch, step)
         return self.share_loss(model, share, self.loader.pixels(share) if pixels is None else pixels)
 
+    @abstractmethod
     def share_loss(self, model: nn.Module, share: Share, pixels: Tensor) -> tuple[Tensor, Metrics]:
         """The mean loss of a share of a batch, and figures of it to be logged."""
-        raise NotImplementedError
 
     def precision(self) -> AbstractContextManager[Any]:
         return torch.autocast(self.device.type, torch.bfloat16) if self.half else nullcontext()
