@@ -29,6 +29,7 @@ bench: setup
 	$(BIN)/python benchmarks/attention.py
 	$(BIN)/python benchmarks/training.py
 	$(BIN)/python benchmarks/decoding.py
+	$(BIN)/python benchmarks/server.py
 
 clean:
 	rm -rf .venv .pytest_cache .ruff_cache .hypothesis .import_linter_cache

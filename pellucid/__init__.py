@@ -17,7 +17,9 @@ if TYPE_CHECKING:
     from pellucid import data as data
     from pellucid import decode as decode
     from pellucid import evaluate as evaluate
+    from pellucid import explain as explain
     from pellucid import hub as hub
+    from pellucid import lab as lab
     from pellucid import layers as layers
     from pellucid import models as models
     from pellucid import ops as ops
@@ -26,7 +28,7 @@ if TYPE_CHECKING:
     from pellucid import train as train
     from pellucid.layers import watch as watch
 
-_ROOMS = ("ops", "layers", "models", "data", "decode", "evaluate", "hub", "train", "recipes", "show")
+_ROOMS = ("ops", "layers", "models", "data", "decode", "evaluate", "explain", "hub", "train", "recipes", "show", "lab")
 
 
 def __getattr__(name: str) -> Any:

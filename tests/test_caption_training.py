@@ -41,7 +41,7 @@ def tiny(name: str = "captioner_scenes", **changes) -> CaptionRun:
         "data": CaptionData(size=(side, side), scenes=SCENES),
         "words": replace(run.words, min_count=1),
         "batch": 8, "duration": "2 steps", "evaluate_every": "0 steps", "compile": False, "graphs": False,
-        "device": "cpu",
+        "device": "cpu", "start": None,
     }  # fmt: skip
     return replace(run, **small | changes)
 
@@ -248,6 +248,8 @@ def test_two_halves_of_a_batch_have_the_mean_of_the_losses_of_the_whole():
         ({"bag": -1.0}, "bag is -1.0; expected a weight, zero or more"),
         ({"augment": Augment(cutmix=1.0)}, "mixup and cutmix make pictures that no caption is true of"),
         ({"critical": {"samples": 1}}, "critical.samples is 1; expected 2 or more, to be compared"),
+        ({"critical": {"teacher": 1.5}}, "critical.teacher is 1.5; expected a weight, 0…1"),
+        ({"critical": {"evaluate_every": "soon"}}, "critical.evaluate_every is 'soon'; expected a number and a unit"),
     ],
 )
 def test_what_makes_no_sense_gets_a_sentence(wrong, sentence):
@@ -330,13 +332,33 @@ def test_self_critical_training_finds_what_is_rewarded():
     assert sum(rewards[-5:]) > 2 * sum(rewards[:5])
 
 
+def test_the_teacher_is_the_first_stage_without_dropout():
+    """All of it is the first stage's loss; a half is halfway between that and the reward's, for the same draws."""
+    losses = {}
+    for teacher in (0.0, 0.5, 1.0):
+        critical = Critical(duration="1 steps", batch=8, samples=2, teacher=teacher)
+        run = tiny(critical=critical)
+        task = made(replace(run, model=replace(run.model, dropout=0.5)).second_stage, SelfCritical)
+        share = task.loader.share(0)
+        pixels = task.loader.pixels(share)
+        torch.manual_seed(1)
+        losses[teacher] = task.share_loss(task.model.train(), share, pixels)[0].item()
+        if teacher == 1:
+            first = Captioning.share_loss(task, task.model.eval(), share, pixels)[0].item()
+            dropped = Captioning.share_loss(task, task.model.train(), share, pixels)[0].item()
+    assert losses[1.0] == pytest.approx(first, rel=1e-5)
+    assert losses[1.0] != pytest.approx(dropped, rel=1e-3)
+    assert losses[0.5] == pytest.approx((losses[0.0] + losses[1.0]) / 2, rel=1e-5)
+    assert abs(losses[0.0]) < losses[1.0]
+
+
 # Runs
 
 OPTIONS = shlex.split(
     "--model.encoder.width 16 --model.encoder.depth 1 --model.encoder.heads 2 --model.layers 1 --model.heads 2 "
     "--model.dropout 0.1 --data.size 36 36 --data.scenes.train 64 --data.scenes.validation 4 --data.scenes.test 4 "
     "--batch 8 --optim.ema 0.9 --duration '24 steps' --evaluate-every '12 steps' --checkpoint-every '2 steps' "
-    "--critical.duration '12 steps' --critical.batch 4 --critical.samples 2 --critical.augment.flip random"
+    "--critical.duration '12 steps' --critical.batch 4 --critical.samples 2 --critical.augment.flip random --critical.teacher 0.2"
 )
 
 

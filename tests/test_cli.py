@@ -10,6 +10,7 @@ from PIL import Image
 
 import pellucid
 from pellucid.cli import main
+from pellucid.hub.loading import shipped
 
 SCRIPT = [sys.executable, "-m", "pellucid"]
 
@@ -52,7 +53,7 @@ def test_help_shows_an_example_for_every_verb():
 def test_the_verbs():
     from pellucid.cli.verbs import VERBS
 
-    assert " ".join(VERBS) == "shapes recipes train evaluate predict caption curves convert data demo"
+    assert " ".join(VERBS) == "shapes recipes train evaluate predict caption attend curves convert data serve lab demo"
 
 
 def test_the_help_of_a_recipe_lists_its_fields():
@@ -122,7 +123,7 @@ def test_a_vector_picture_holds_its_numbers(tmp_path):
     assert "<svg" in path.read_text()
 
 
-VERBS = "shapes, recipes, train, evaluate, predict, caption, curves, convert, data, demo"
+VERBS = "shapes, recipes, train, evaluate, predict, caption, attend, curves, convert, data, serve, lab, demo"
 WRONG = {
     ("nonsense",): f"Unrecognized options: nonsense; Available subcommands: {VERBS}; run pellucid --help",
     (): f"Expected one of {{{VERBS}}}; run pellucid --help",
@@ -225,20 +226,31 @@ def test_demo_trains_and_draws(tmp_path):
     for picture in ("reverse.png", "vit_digits-2/curves.png", "captioner_scenes/curves.png", "scene-words.png"):
         with Image.open(out / picture) as image:
             assert image.width > 500
+    report = (out / "report.html").read_text(encoding="utf-8")
+    assert report.count("<h2>") == 4 + ("captioner-flickr8k" in shipped())
+    assert report.count('<script type="application/x-pellucid">') >= 3
+    for line in ("exactly right on", "test images right, after"):
+        assert next(said for said in result.stdout.splitlines() if line in said) in report
+    assert re.search(rf"serve --runs {re.escape(str(out))}$", result.stdout.splitlines()[-1])
 
 
 def test_demo_shows_its_drawings_to_the_shipped_model(monkeypatch, capsys, tmp_path):
-    from pellucid.cli.demo import SHOWN, recognises
+    from pellucid.cli.demo import SHOWN, Story, recognises
     from pellucid.cli.verbs import Demo
     from pellucid.models import ViT, ViTConfig
 
     config = ViTConfig(width=8, depth=1, heads=1, labels=tuple("abcdefghij"), mean=(0.5,) * 3, std=(0.3,) * 3)
     ViT(config).save_pretrained(tmp_path / "weights" / "vit-cifar10")
     monkeypatch.setattr("pellucid.hub.loading.SHIPPED", tmp_path / "weights")
-    recognises(Demo(out=tmp_path))
-    lines = capsys.readouterr().out.splitlines()[-2:]
-    for name, line in zip(SHOWN, lines, strict=True):
+    story = Story()
+    recognises(Demo(out=tmp_path), story)
+    lines = capsys.readouterr().out.splitlines()[-4:]
+    for name, line in zip(SHOWN, lines[:2], strict=True):
         assert re.fullmatch(rf"{tmp_path / name}(  [a-j] \d+\.\d %){{3}}", line)
+    for name, line in zip(SHOWN, lines[2:], strict=True):
+        assert re.fullmatch(rf"{name} is [a-j] to it, with \d+\.\d%", line)
+    assert story.sections[0].sentences == tuple(lines[2:])
+    assert [seen.answers[0][0] for seen in story.traces] == [line.split()[2] for line in lines[2:]]
 
 
 def test_the_log_of_a_fetch_is_told_on_a_terminal(monkeypatch, capsys, tmp_path):

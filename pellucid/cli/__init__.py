@@ -18,7 +18,7 @@ Every verb explains itself: pellucid VERB --help. The version: pellucid --versio
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Run one command; 0 when it worked, 2 when it could not, with the reason in one sentence."""
+    """Run one command; 0 when it worked, 1 when a claim fell, 2 when it could not, with the reason in one sentence."""
     words = list(sys.argv[1:] if words is None else words)
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # a terminal that can't write β still gets the numbers
@@ -27,7 +27,7 @@ def main(words: Sequence[str] | None = None) -> int:
         return 0
     try:
         with _hushed():
-            _parse(words)()
+            code = _parse(words)()
         sys.stdout.flush()
     except BrokenPipeError:  # the reader has read enough, as in `pellucid shapes | head -3`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -40,7 +40,7 @@ def main(words: Sequence[str] | None = None) -> int:
         return _fail("there is not enough memory for this; ask for less")
     except KeyboardInterrupt:
         return _fail("interrupted before the end", code=130)
-    return 0
+    return code or 0
 
 
 @contextlib.contextmanager
@@ -52,15 +52,18 @@ def _hushed() -> Iterator[None]:
         yield
 
 
-def _parse(words: list[str]) -> Callable[[], None]:
+def _parse(words: list[str]) -> Callable[[], int | None]:
     """What the words ask for, ready to be called."""
     import tyro
 
-    from pellucid.cli.verbs import VERBS, Train
+    from pellucid.cli.verbs import VERBS, Exercises, Lab, Train
 
-    if words[:1] == ["train"] and len(words) > 1 and not words[1].startswith("-"):  # what follows may be the recipe's
-        mine = [word for word in words[1:] if word not in ("--help", "-h")]
-        verb, changes = parsed(lambda: tyro.cli(Train, prog="pellucid train", args=mine, return_unknown_args=True))
+    if words[:2] == ["lab", "exercises"]:
+        return parsed(lambda: tyro.cli(Exercises, prog="pellucid lab exercises", args=words[2:])).run
+    open_verbs = {"train": Train, "lab": Lab}  # what follows the name may be the recipe's, or the experiment's
+    if words[:1] and words[0] in open_verbs and len(words) > 1 and not words[1].startswith("-"):
+        mine, prog = [word for word in words[1:] if word not in ("--help", "-h")], f"pellucid {words[0]}"
+        verb, changes = parsed(lambda: tyro.cli(open_verbs[words[0]], prog=prog, args=mine, return_unknown_args=True))
         return lambda: verb.run(changes + [word for word in words if word in ("--help", "-h")])
     return parsed(
         lambda: tyro.extras.subcommand_cli_from_dict(VERBS, prog="pellucid", description=ABOUT, args=words)

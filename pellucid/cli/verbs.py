@@ -172,6 +172,54 @@ class Caption:
 
 
 @dataclass(frozen=True)
+class Attend:
+    """See what a model looks at: one page with every head of every layer, that works from disk and without a network.
+
+    Example: pellucid attend vit-cifar10 photo.jpg --out report.html
+    """
+
+    model: Positional[str]
+    """A run's folder, a saved folder, or the name of a shipped model; a classifier or a captioner."""
+    images: Positional[tuple[str, ...]]
+    """Pictures in any format that Pillow reads, folders of them, or patterns such as 'photos/*.jpg'."""
+    out: Path = Path("report.html")
+    """The page, one self-contained file."""
+    method: tuple[Literal["raw", "rollout", "flow", "gradient", "input-gradient", "random"], ...] = (
+        "rollout",
+        "gradient",
+    )
+    """What says how much each patch counts, one or more."""
+    target: str | None = None
+    """Classifiers: the class to explain, by name or number; the likeliest unless given."""
+    beam: int | None = None
+    """Captioners: how many sentences are followed at a time; 5 unless given."""
+    figure: Path | None = None
+    """Draw where every head looks into this file (.png, .svg, .pdf); numbered for several pictures."""
+    query: str | None = None
+    """Whose look the figure shows, by name or number: a token as 'patch 3,4', or a captioner's word. Unless given, the
+    class token's, or the mean of all tokens; of a captioner every word's."""
+    rescale: bool = False
+    """Give each map of the figure the whole range of colours; it is said there."""
+    trace: Path | None = None
+    """Keep what was seen in this file (.pellucid), to draw from and to look at later; numbered for several pictures."""
+    lapse: Path | None = None
+    """Classifiers that are runs: draw what the first method says after each checkpoint that the run has kept into this
+    file; train with --keep-every '1 epochs' to keep more than the best and the last. Numbered for several pictures."""
+    faithfulness: bool = False
+    """Classifiers: measure on these pictures what the answer loses without the patches that a method calls important,
+    beside random; and draw it next to the page."""
+    json: bool = False
+    """Print one JSON object."""
+    device: str = "auto"
+    """cpu, cuda, or auto."""
+
+    def run(self) -> None:
+        from pellucid.cli.attend import attend
+
+        attend(self)
+
+
+@dataclass(frozen=True)
 class Curves:
     """Draw loss and accuracy of runs against the epoch, on training and validation images.
 
@@ -297,6 +345,32 @@ class Data:
 
 
 @dataclass(frozen=True)
+class Serve:
+    """Open the page and the API: look at pictures with the models, and watch runs train.
+
+    Example: pellucid serve --models vit-cifar10 runs/mine --runs runs
+    """
+
+    models: tuple[str, ...] = ()
+    """Runs' folders, saved folders or names of shipped models; all shipped ones unless given."""
+    runs: Path | None = None
+    """Folder whose subfolders are training runs; runs unless given."""
+    host: str = "127.0.0.1"
+    """Address to listen on; any but this machine's own demands a token."""
+    port: int = 8000
+    """Port to listen on; 0 for any that is free."""
+    token: str | None = None
+    """What others must know to get in; or set PELLUCID_TOKEN, which the list of processes doesn't show."""
+    device: str = "auto"
+    """cpu, cuda, or auto."""
+
+    def run(self) -> None:
+        from pellucid.cli.serve import serve
+
+        serve(self)
+
+
+@dataclass(frozen=True)
 class Demo:
     """Reverse ten digits, read handwritten ones, recognise two pictures, caption drawn scenes; and draw it all.
 
@@ -320,6 +394,45 @@ class Demo:
         demo(self)
 
 
+@dataclass(frozen=True)
+class Lab:
+    """Run every claim about attention and print the ledger, or run one experiment and print its page.
+
+    pellucid lab exercises OUT writes exercises, with tests and solutions, into a new folder.
+    Example: pellucid lab temperature --keys 32 --figure temperature.png
+    """
+
+    name: Positional[str | None] = None
+    """One experiment; all of them unless given. pellucid lab NAME --help lists its parameters."""
+    json: bool = False
+    """Print the claims as one JSON object."""
+    figure: Path | None = None
+    """Draw the experiment's figure into this file (.png, .svg, .pdf)."""
+    out: Path | None = None
+    """Write everything as one page with live sliders, that works from disk and without a network (.html)."""
+
+    def run(self, changes: list[str] | None = None) -> int:
+        from pellucid.cli.lab import lab
+
+        return lab(self, changes or [])
+
+
+@dataclass(frozen=True)
+class Exercises:
+    """Write exercises on attention, as notebooks and as Python files, with their tests; the solutions apart.
+
+    Example: pellucid lab exercises exercises
+    """
+
+    out: Positional[Path]
+    """Folder to write; it must be empty or not there yet."""
+
+    def run(self) -> None:
+        from pellucid.cli.exercises import exercises
+
+        exercises(self)
+
+
 VERBS = {
     "shapes": Shapes,
     "recipes": Recipes,
@@ -327,8 +440,11 @@ VERBS = {
     "evaluate": Evaluate,
     "predict": Predict,
     "caption": Caption,
+    "attend": Attend,
     "curves": Curves,
     "convert": Convert,
     "data": Data,
+    "serve": Serve,
+    "lab": Lab,
     "demo": Demo,
 }

@@ -9,7 +9,8 @@ from pellucid.data.augment import Augment
 from pellucid.data.caption_sources import CaptionData
 from pellucid.data.scenes import SceneConfig
 from pellucid.models import CaptionerConfig, ViTConfig
-from pellucid.train.config import CaptionRun, Optim, Words
+from pellucid.recipes.vit import vit_cifar10_fast
+from pellucid.train.config import CaptionRun, Critical, Optim, Words
 
 
 def captioner_scenes() -> CaptionRun:
@@ -40,7 +41,7 @@ def captioner_scenes() -> CaptionRun:
 
 
 def captioner_scenes_full() -> CaptionRun:
-    """pellucid train captioner_scenes_full: not measured yet; meant for one H200."""
+    """pellucid train captioner_scenes_full: one H200, 54.8 s of training beside another run, after 33 s of compiling."""
     small = captioner_scenes()
     return replace(
         small,
@@ -48,33 +49,41 @@ def captioner_scenes_full() -> CaptionRun:
         model=replace(
             small.model,
             layers=3,
-            heads=4,
-            encoder=replace(small.model.encoder, patch=(4, 4), stem="deep", width=256, depth=4),
+            heads=8,
+            encoder=replace(small.model.encoder, patch=(4, 4), width=256, depth=2, heads=8),
         ),
-        data=replace(small.data, size=(64, 64), scenes=SceneConfig(train=200_000, validation=2000, test=4000)),
-        duration="20 epochs",
-        batch=512,
+        data=replace(small.data, size=(64, 64), scenes=SceneConfig(train=100_000, validation=2000, test=4000)),
+        optim=replace(small.optim, lr=3e-3, muon_lr=0.02, ema=0.999),
+        duration="10 epochs",
+        batch=256,
+        label_smoothing=0.1,
         precision="bf16",
         compile=True,
         graphs=True,
+        evaluate_every="0 steps",
+        checkpoint_every="5 epochs",
     )
 
 
 def captioner_flickr8k() -> CaptionRun:
-    """pellucid train captioner_flickr8k --data.name PATH: not measured yet; meant for one H200."""
+    """pellucid train captioner_flickr8k --data.name PATH: one H200, 48 s of training, then 9 s on its own captions.
+
+    The encoder begins as vit-cifar10. CIDEr-D of the validation images, beam 5: 36.3, 35.7 and 32.9 (seeds 0, 1, 2) after
+    the first stage, 39.2 after the second (one run that had 35.6 before it). 9,592,064 parameters. 2026-11-15. Not
+    measured yet: the test images with the second stage as it stands here.
+    """
+    encoder = vit_cifar10_fast().model
     return CaptionRun(
         recipe="captioner_flickr8k",
         model=CaptionerConfig(
-            encoder=ViTConfig(
-                patch=(8, 8), width=320, depth=6, heads=8, stem="deep", pooling="none", norm_kind="rms", qk_norm=True,
-                zero_branches=True, drop_path=0.1,
-            ),
+            encoder=replace(encoder, pooling="none", drop_path=0.1),
             layers=3, heads=8, norm_kind="rms", qk_norm=True, max_length=26, zero_branches=True, dropout=0.1,
         ),
-        data=CaptionData(name="flickr8k", size=(128, 128)),
+        start="vit-cifar10",
+        data=CaptionData(name="flickr8k", size=(96, 96)),
         augment=Augment(flip="random", zoom=0.35, policy="trivial"),
         optim=Optim(name="muon", lr=1e-3, muon_lr=0.01, muon_decay=0.1, schedule="linear", ema=0.999),
-        duration="30 epochs",
+        duration="40 epochs",
         batch=128,
         captions=2,
         backward=True,
@@ -82,6 +91,12 @@ def captioner_flickr8k() -> CaptionRun:
         precision="bf16",
         compile=True,
         graphs=True,
-        evaluate_every="5 epochs",
-        checkpoint_every="5 epochs",
+        beam=5,
+        evaluate_every="0 steps",
+        checkpoint_every="20 epochs",
+        critical=Critical(
+            duration="2 epochs",
+            optim=Optim(lr=1e-5, weight_decay=0.0, schedule="constant", warmup=0.0),
+            batch=128,
+        ),
     )  # fmt: skip

@@ -1,21 +1,27 @@
 """Attention as a picture: numbers in the cells, an absolute scale, colours that everyone can tell apart."""
 
+import textwrap
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
 from jaxtyping import Bool, Float
+from matplotlib import colormaps, rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
-from matplotlib.patches import Rectangle
+from matplotlib.patches import Patch, Rectangle
+from matplotlib.ticker import MaxNLocator
 from torch import Tensor
 
 from pellucid.ops import masks
+from pellucid.show.colours import CHANCE, COLOURS
 
-COLOURS = "cividis"  # the same order of lightness for every kind of colour vision
 MOST_NUMBERS = 16  # more tokens than this, and numbers in the cells are too small to read
+MOST_TOKENS = 512  # a picture of a whole matrix has no more of them than pixels
+LONG = 4  # letters of a token's name that fit under a cell
 FORMATS = (".png", ".svg", ".pdf")
+UNDATED = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}
 
 
 def check_path(path: Path) -> Path:
@@ -28,8 +34,15 @@ def check_path(path: Path) -> Path:
 
 
 def save(figure: Figure, path: Path) -> None:
-    """Write the picture in the format that the name asks for."""
-    figure.savefig(check_path(path), dpi=160)
+    """Write the picture in the format that the name asks for; the same picture is the same bytes."""
+    with rc_context({"svg.hashsalt": "pellucid"}):
+        figure.savefig(check_path(path), dpi=160, metadata=UNDATED.get(path.suffix.lower()))
+
+
+def wrapped(title: str, inches: float, size: float = 10.0) -> str:
+    """The title in lines that are no longer than so many inches, in letters of so many points."""
+    letters = max(8, int(inches * 72 / (0.6 * size)))
+    return "\n".join("\n".join(textwrap.wrap(line, letters)) for line in title.split("\n"))
 
 
 def attention_figure(
@@ -38,19 +51,64 @@ def attention_figure(
     *,
     title: str = "attention",
     columns: bool = False,
+    queries: Sequence[str] | None = None,
+    keys: Sequence[str] | None = None,
+    query_label: str = "query token",
+    key_label: str = "key token",
+    top: float = 1.0,
 ) -> Figure:
     """One attention matrix, every row a distribution, and beside it the mask in both its forms, if there is one.
 
     columns: tokens as columns, so that keys are rows, queries are columns, and every column sums to one.
+    queries, keys: the tokens' names; their numbers unless given. top: the weight of the brightest colour.
     """
     panels = 1 if mask is None else 3
-    figure = Figure(figsize=(5.2 * panels, 4.9), layout="constrained")
+    figure = Figure(figsize=_size(weights.T.shape if columns else weights.shape, panels), layout="constrained")
     axes = figure.subplots(1, panels, squeeze=False)[0]
-    image = matrix_panel(axes[0], weights, title=title, columns=columns)
+    image = matrix_panel(
+        axes[0],
+        weights,
+        title=title,
+        queries=queries,
+        keys=keys,
+        query_label=query_label,
+        key_label=key_label,
+        columns=columns,
+        top=top,
+    )
     _scale(figure, image, [axes[0]], weights.shape[1])
     if mask is not None:
-        mask_panel(axes[1], mask, title="mask: may attend", columns=columns)
-        mask_panel(axes[2], mask, title="the same, added to the scores", additive=-1e4, columns=columns)
+        named = {"queries": queries, "keys": keys, "columns": columns}
+        mask_panel(axes[1], mask, title="mask: may attend", **named)
+        mask_panel(axes[2], mask, title="the same, added to the scores", additive=-1e4, **named)
+    return figure
+
+
+def mask_figure(
+    mask: Bool[Tensor, "q k"],
+    *,
+    title: str = "mask: may attend",
+    queries: Sequence[str] | None = None,
+    keys: Sequence[str] | None = None,
+    query_label: str = "query token",
+    key_label: str = "key token",
+    columns: bool = False,
+) -> Figure:
+    """Which query may see which key, as colours, and as numbers where they fit."""
+    figure = Figure(figsize=_size(mask.T.shape if columns else mask.shape, 1), layout="constrained")
+    mask_panel(
+        figure.subplots(),
+        mask,
+        title=title,
+        queries=queries,
+        keys=keys,
+        query_label=query_label,
+        key_label=key_label,
+        columns=columns,
+    )
+    may, may_not = (colormaps[COLOURS](end) for end in (1.0, 0.0))
+    shares = [Patch(facecolor=may, label="1: may attend"), Patch(facecolor=may_not, label="0: may not")]
+    figure.legend(handles=shares, loc="outside lower center", ncols=2, fontsize=8, frameon=False)
     return figure
 
 
@@ -83,10 +141,11 @@ def matrix_panel(
     query_label: str = "query token",
     key_label: str = "key token",
     columns: bool = False,
+    top: float = 1.0,
 ) -> AxesImage:
-    """An attention matrix, coloured from 0 to 1."""
+    """An attention matrix, coloured from 0 to `top`."""
     values = weights.detach().float().cpu().numpy()
-    image = _cells(ax, values.T if columns else values, lambda x: f"{x:.2f}", 0.0, 1.0)
+    image = cells_panel(ax, values.T if columns else values, lambda x: f"{x:.2f}", 0.0, top)
     _axes(ax, title, values.shape, queries, keys, query_label, key_label, columns)
     return image
 
@@ -94,9 +153,13 @@ def matrix_panel(
 def _scale(figure: Figure, image: AxesImage, axes: list[Axes], n_keys: int) -> None:
     """The colour scale, with 1/N marked: what each of N keys gets when all are alike."""
     bar = figure.colorbar(image, ax=axes, shrink=0.82, label="attention weight")
-    bar.set_ticks([0, 0.25, 0.5, 0.75, 1.0])
-    bar.ax.axhline(1 / n_keys, color="#d1495b", linewidth=2)
-    bar.ax.text(-0.25, 1 / n_keys, f"1/{n_keys}", color="#d1495b", ha="right", va="center", fontsize=8)
+    if image.norm.vmax == 1.0:
+        bar.set_ticks([0, 0.25, 0.5, 0.75, 1.0])
+    else:
+        bar.locator = MaxNLocator(5, steps=[1, 2, 5, 10])
+        bar.update_ticks()
+    bar.ax.axhline(1 / n_keys, color=CHANCE, linewidth=2)
+    bar.ax.text(-0.25, 1 / n_keys, f"1/{n_keys}", color=CHANCE, ha="right", va="center", fontsize=8)
 
 
 def mask_panel(
@@ -105,6 +168,10 @@ def mask_panel(
     *,
     title: str,
     additive: float | None = None,
+    queries: Sequence[str] | None = None,
+    keys: Sequence[str] | None = None,
+    query_label: str = "query token",
+    key_label: str = "key token",
     columns: bool = False,
 ) -> None:
     """A boolean mask as 1 and 0, or in its additive form."""
@@ -115,12 +182,13 @@ def mask_panel(
     def written(x: float) -> str:
         return f"{x:.0f}" if additive is None else ("0" if x == 0 else "−10⁴" if x == -1e4 else f"{x:g}")
 
-    _cells(ax, shown, written, min(additive or 0.0, 0.0), 1.0 if additive is None else 0.0)
-    _axes(ax, title, tuple(mask.shape), None, None, "query token", "key token", columns)
+    cells_panel(ax, shown, written, min(additive or 0.0, 0.0), 1.0 if additive is None else 0.0)
+    _axes(ax, title, tuple(mask.shape), queries, keys, query_label, key_label, columns)
 
 
-def _cells(ax: Axes, values: np.ndarray, written: Callable[[float], str], low: float, high: float) -> AxesImage:
-    image = ax.imshow(values, cmap=COLOURS, vmin=low, vmax=high, aspect="equal")
+def cells_panel(ax: Axes, values: np.ndarray, written: Callable[[float], str], low: float, high: float) -> AxesImage:
+    """Values as coloured cells, darkest at `low`, brightest at `high`; written too, where all of them fit."""
+    image = ax.imshow(values, cmap=COLOURS, vmin=low, vmax=high, aspect="auto" if _oblong(values.shape) else "equal")
     rows, columns = values.shape
     if max(rows, columns) <= MOST_NUMBERS:
         middle = (low + high) / 2
@@ -135,6 +203,20 @@ def _cells(ax: Axes, values: np.ndarray, written: Callable[[float], str], low: f
         ax.tick_params(which="minor", length=0)
     ax.add_patch(Rectangle((-0.5, -0.5), columns, rows, fill=False, edgecolor="#444444", linewidth=0.8))
     return image
+
+
+def _oblong(shape: Sequence[int]) -> bool:
+    """Square cells would make it a thread."""
+    return max(shape) > 3 * min(shape)
+
+
+def _size(shape: Sequence[int], panels: int) -> tuple[float, float]:
+    rows, columns = shape
+    if not _oblong(shape):
+        return 5.2 * panels, 4.9
+    return (
+        (8.5 * panels, min(2.3 + 0.24 * rows, 4.9)) if columns > rows else (min(3.2 + 0.4 * columns, 5.2) * panels, 6.5)
+    )
 
 
 def _axes(
@@ -158,5 +240,8 @@ def _axes(
         set_label(label)
         step = max(1, -(-n // MOST_NUMBERS))
         places = list(range(0, n, step))
-        set_ticks(places, [str(i) if names is None else names[i] for i in places])
+        shown = [str(i) if names is None else names[i] for i in places]
+        long = set_ticks == ax.set_xticks and max(map(len, shown), default=0) > LONG
+        upright = {"rotation": 45, "ha": "right", "rotation_mode": "anchor"} if long else {}
+        set_ticks(places, shown, parse_math=False, **upright)
     ax.spines[:].set_visible(False)

@@ -201,6 +201,7 @@ class SelfCritical(Captioning):
     """Raise the probability of the model's own captions that score above its others (Rennie et al. 2017).
 
     Of each picture some captions are drawn; a caption's reward is its CIDEr-D, less the mean of the others' (Luo 2020).
+    Dropout is off throughout: what is made likelier is what was drawn from.
     """
 
     def __init__(self, *parts: Any):
@@ -208,24 +209,32 @@ class SelfCritical(Captioning):
         self.reward = Reward(self.known.tokens[..., 1:], vocabulary=len(self.tokenizer), pad=PAD)
 
     def share_loss(self, model: nn.Module, share: Share, pixels: Tensor) -> tuple[Tensor, Metrics]:
+        self.model.eval()
         index, k = share.image, self.run.critical.samples
         images, flipped = self.augmented(share, pixels, self.run.augment)
         said = self._drawn(images, k)
         rewards = self.reward(index, self.mirrored_where(flipped, said))  # the references are of the picture as it was
         others = (rewards.sum(1, keepdim=True) - rewards) / (k - 1)
-        rows = said.flatten(0, 1)
-        inputs = F.pad(rows[:, :-1], (1, 0), value=START)
+        rows = F.pad(said, (1, 0), value=START)
+        teacher = self.run.critical.teacher
+        if teacher:
+            rows = _stacked(rows, self.mirrored_where(flipped, self.chosen(share)))
+        inputs, targets = rows[..., :-1], rows[..., 1:]
         with self.precision():
-            logits = model(images, inputs.masked_fill(inputs == PAD, END)).float()
-        log_probs = -F.cross_entropy(logits.flatten(0, 1), rows.flatten(), ignore_index=PAD, reduction="none")
-        per_caption = log_probs.view(len(rows), -1).sum(1)
-        loss = -((rewards - others).flatten() * per_caption).mean() / self.known.mean_length
+            logits = model(images, inputs.masked_fill(inputs == PAD, END).flatten(0, 1)).float()
+        logits = logits.unflatten(0, rows.shape[:2])
+        log_probs = -F.cross_entropy(
+            logits[:, :k].flatten(0, 2), targets[:, :k].flatten(), ignore_index=PAD, reduction="none"
+        )
+        per_caption = log_probs.view(len(rows), k, -1).sum(-1)
+        loss = -((rewards - others) * per_caption).mean() / self.known.mean_length
+        if teacher:
+            loss = (1 - teacher) * loss + teacher * self.entropy(logits[:, k:], targets[:, k:])
         return loss, {"reward": rewards.mean()}
 
     @torch.no_grad()
     def _drawn(self, images: Float[Tensor, "b c y x"], count: int) -> Int[Tensor, "b k t"]:
-        """Captions by the model's own probabilities, dropout off: words, END, PAD."""
-        self.model.eval()
+        """Captions by the model's own probabilities: words, END, PAD."""
         with self.precision():
             context = self.model.encode(images)
             found = sample(
@@ -237,9 +246,14 @@ class SelfCritical(Captioning):
                 count=count,
                 forbidden=NEVER,
             )
-        self.model.train()
         place = torch.arange(found.tokens.shape[-1], device=images.device)
         return found.tokens.masked_fill(place >= found.lengths[..., None], PAD)
+
+
+def _stacked(a: Int[Tensor, "b j s"], b: Int[Tensor, "b k t"]) -> Int[Tensor, "b rows u"]:
+    """Captions side by side, the shorter ones filled up."""
+    longest = max(a.shape[-1], b.shape[-1])
+    return torch.cat([F.pad(rows, (0, longest - rows.shape[-1]), value=PAD) for rows in (a, b)], 1)
 
 
 class Rows(NamedTuple):

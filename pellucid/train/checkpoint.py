@@ -77,7 +77,7 @@ class State:
 
 
 class Checkpoints:
-    """The last state of a run, and the weights of its best evaluation.
+    """The last state of a run, the weights of its best evaluation, and those that are kept for good.
 
     last.safetensors is written by one process. Where the model is spread over many (FSDP2), each writes its part of a
     folder last-STEP, through PyTorch's distributed checkpoints. Any number of processes can read either.
@@ -99,9 +99,15 @@ class Checkpoints:
         self.processes.wait()
 
     def save_best(self, weights: dict[str, Tensor], facts: dict[str, Any]) -> None:
+        self._save_weights(self.best, weights, facts)
+
+    def save_kept(self, weights: dict[str, Tensor], facts: dict[str, Any]) -> None:
+        self._save_weights(self.folder / f"step-{facts['step']}.safetensors", weights, facts)
+
+    def _save_weights(self, path: Path, weights: dict[str, Tensor], facts: dict[str, Any]) -> None:
         gathered = {name: whole(tensor) for name, tensor in weights.items()}  # every process takes part
         if self.processes.first:
-            save(self.best, gathered, facts)
+            save(path, gathered, facts)
 
     def restore_last(self, state: State) -> Facts | None:
         """Put the newest state in place and return its facts; None if there is none yet."""

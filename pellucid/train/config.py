@@ -88,6 +88,8 @@ class Training:
     """A duration; "0 steps" is never, and the end always counts."""
     checkpoint_every: str = "1 epochs"
     """A duration; "0 steps" is never, and the end always counts."""
+    keep_every: str = "0 steps"
+    """A duration after which the weights are kept for good, to look back on; "0 steps" is never."""
     seed: int = 0
     """Of the weights, the order of the images, their augmentation and dropout."""
     device: str = "auto"
@@ -98,7 +100,7 @@ class Training:
             raise ValueError(f"batch is {self.batch} and accumulate {self.accumulate}; expected one or more")
         if self.parallel not in ("ddp", "fsdp"):
             raise ValueError(f"parallel is {self.parallel!r}; expected 'ddp' or 'fsdp'")
-        for name in ("duration", "evaluate_every", "checkpoint_every"):
+        for name in ("duration", "evaluate_every", "checkpoint_every", "keep_every"):
             length = Duration.parse(getattr(self, name), name)
             if name == "duration" and not length.amount:
                 raise ValueError(f"duration is {self.duration!r}; expected more than nothing")
@@ -151,15 +153,23 @@ class Critical:
     """Images in a step."""
     samples: int = 5
     """Captions drawn of each image; each is measured against the mean of the others."""
+    teacher: float = 0.0
+    """Weight, 0…1, of people's captions beside the reward, as in the first stage: so that what is rarely drawn stays
+    rare."""
     augment: Augment = field(default_factory=Augment)
     """What happens to the images first."""
+    evaluate_every: str = "1 epochs"
+    """A duration; "0 steps" is never, and the end always counts."""
 
     def __post_init__(self) -> None:
-        Duration.parse(self.duration, "critical.duration")
+        for name in ("duration", "evaluate_every"):
+            Duration.parse(getattr(self, name), f"critical.{name}")
         if self.samples < 2:
             raise ValueError(f"critical.samples is {self.samples}; expected 2 or more, to be compared")
         if self.batch < 1:
             raise ValueError(f"critical.batch is {self.batch}; expected one or more")
+        if not 0 <= self.teacher <= 1:
+            raise ValueError(f"critical.teacher is {self.teacher}; expected a weight, 0…1")
 
 
 @dataclass(frozen=True)
@@ -217,8 +227,8 @@ class CaptionRun(Training):
         if not Duration.parse(c.duration).amount:
             return None
         return replace(
-            self, optim=c.optim, duration=c.duration, batch=c.batch, augment=c.augment, accumulate=1, compile=False,
-            graphs=False,
+            self, optim=c.optim, duration=c.duration, batch=c.batch, augment=c.augment, evaluate_every=c.evaluate_every,
+            accumulate=1, compile=False, graphs=False,
         )  # fmt: skip
 
 
@@ -272,3 +282,4 @@ class Plan:
     evaluate_every: int
     checkpoint_every: int
     epoch_size: int
+    keep_every: int = 0

@@ -107,11 +107,14 @@ class Engine:
             done, last = step + 1, step + 1 == plan.steps
             evaluate = last or _is_due(done, plan.evaluate_every)
             save = last or _is_due(done, plan.checkpoint_every)
-            if not (evaluate or save or self._flush_is_due(done, begun, asked)):
+            keep = _is_due(done, plan.keep_every)
+            if not (evaluate or save or keep or self._flush_is_due(done, begun, asked)):
                 continue
             self._flush(pending, begun)
             if evaluate:
                 self._evaluate(done)
+            if keep:
+                self._keep(done)
             stop = self.processes.agree(bool(asked), self.device)
             if save or stop:
                 self._save(done)
@@ -186,6 +189,7 @@ class Engine:
             evaluate_every=self._length(self.run.evaluate_every),
             checkpoint_every=self._length(self.run.checkpoint_every),
             epoch_size=self.task.epoch_size,
+            keep_every=self._length(self.run.keep_every),
         )
         if self.folder and self.processes.first:
             self.folder.keep_plan(plan)
@@ -263,10 +267,18 @@ class Engine:
             if score is not None and (self.best is None or score > self.best):
                 self.best = score
                 if self.checkpoints:
-                    weights = {f"model.{name}": x for name, x in self.task.model.state_dict().items()}
-                    self.checkpoints.save_best(weights, {"step": done, self.task.score: score})
+                    self.checkpoints.save_best(self._weights(), {"step": done, self.task.score: score})
         line = {"step": done, "epoch": self._epoch(done), "evaluation": self.figures, "seconds": round(self.seconds, 3)}
         self._log([line])
+
+    def _keep(self, done: int) -> None:
+        self._check_weights(done)
+        if self.checkpoints:
+            with self._averaged():
+                self.checkpoints.save_kept(self._weights(), {"step": done})
+
+    def _weights(self) -> dict[str, Tensor]:
+        return {f"model.{name}": tensor for name, tensor in self.task.model.state_dict().items()}
 
     @contextmanager
     def _averaged(self) -> Iterator[None]:

@@ -1,0 +1,33 @@
+"""Why a model answered as it did: maps from watched attention, and whether they mean anything."""
+
+from pellucid.explain.classes import explain
+from pellucid.explain.faithfulness import Faithfulness, faithfulness
+from pellucid.explain.heads import Health, LayerReport, caption_health, head_report
+from pellucid.explain.maps import METHODS, Look, Map, Method
+from pellucid.explain.timelapse import Moment, timelapse, timelapse_caption
+from pellucid.explain.trace import Layer, Tokens, Trace, trace, trace_caption
+from pellucid.explain.words import WordLook, explain_caption
+
+__all__ = [
+    "METHODS",
+    "Faithfulness",
+    "Health",
+    "Layer",
+    "LayerReport",
+    "Look",
+    "Map",
+    "Method",
+    "Moment",
+    "Tokens",
+    "Trace",
+    "WordLook",
+    "caption_health",
+    "explain",
+    "explain_caption",
+    "faithfulness",
+    "head_report",
+    "timelapse",
+    "timelapse_caption",
+    "trace",
+    "trace_caption",
+]

@@ -1,0 +1,153 @@
+"""Why a captioner said each of its words: through the decoder's attention, and back through the encoder."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float, Int, UInt8
+from torch import Tensor
+
+from pellucid.data.tokenizer import BACKWARD, END, MASK, PAD, START, UNKNOWN, CaptionTokenizer
+from pellucid.decode import beam_search
+from pellucid.explain import chains
+from pellucid.explain.chains import Heads
+from pellucid.explain.flow import flow_decoder
+from pellucid.explain.maps import (
+    METHODS,
+    Map,
+    Method,
+    evaluating,
+    input_gradient,
+    layer_of,
+    needs_gradient,
+    pixels_of,
+    random_map,
+)
+from pellucid.layers import watch
+from pellucid.layers.record import Record
+from pellucid.models.captioner import Captioner
+
+NEVER = (PAD, START, UNKNOWN, BACKWARD, MASK)  # what no caption holds
+
+
+@dataclass(frozen=True, eq=False)
+class WordLook:
+    """One watched pass of a captioner over images and what was said of them, the words before each word given."""
+
+    encoder: tuple[Record, ...]
+    decoder: tuple[tuple[Record, Record], ...]
+    """Of each layer, the words' own attention and that to the image."""
+    pixels: Float[Tensor, "b c y x"]
+    grid: tuple[int, int]
+    scores: Float[Tensor, "b t"]
+    """The logit of each word that was said."""
+
+    @classmethod
+    def of(
+        cls, model: Captioner, pixels: Float[Tensor, "b c y x"], said: Int[Tensor, "b t"], *, gradients: bool = True
+    ) -> "WordLook":
+        """Watch the model, which is not training; said: tokens without the start."""
+        pixels = pixels.detach()
+        if gradients:
+            pixels = pixels.clone().requires_grad_()
+        read = torch.cat([said.new_full((len(said), 1), START), said[:, :-1]], dim=1)
+        with torch.set_grad_enabled(gradients), watch(model, gradients=gradients) as seen:
+            scores = model(pixels, read).gather(2, said[..., None])[..., 0]
+        encoder = tuple(record for name, record in seen.items() if name.startswith("encoder."))
+        decoder = tuple(
+            (seen[f"decoder.blocks.{i}.attention"], seen[f"decoder.blocks.{i}.cross_attention"])
+            for i in range(len(model.decoder.blocks))
+        )
+        return cls(encoder, decoder, pixels, model.encoder.embed.grid(*pixels.shape[-2:]), scores)
+
+    @torch.enable_grad()
+    def map(
+        self, method: Method, word: int, *, layer: int = -1, head: Heads = "mean", seed: int = 0, last: bool = False
+    ) -> Float[Tensor, "b s"]:
+        """How much each token of the image counts for one word.
+
+        layer, head: of the raw attention to the image. seed: of the random numbers. last: no more gradients will be
+        asked for.
+        """
+        cross = [record for _, record in self.decoder]
+        match method:
+            case "raw":
+                return chains.raw(layer_of(cross, layer), word, head=head)
+            case "rollout":
+                return chains.rollout_decoder(self.decoder, self.encoder, word)[0]
+            case "flow":
+                return flow_decoder(self.decoder, self.encoder, word)
+            case "gradient":
+                own = [record for record, _ in self.decoder]
+                chains.backward(self.scores[:, word].sum(), [*self.encoder, *own, *cross], keep_graph=not last)
+                return chains.gradient_weighted_decoder(self.decoder, self.encoder, word)
+            case "input gradient":
+                tokens = cross[0].k.shape[2]
+                return input_gradient(self.scores[:, word].sum(), self.pixels, tokens, self.grid, keep_graph=not last)
+            case "random":
+                return random_map(cross[0], seed + word)
+        raise ValueError(f"method is {method!r}; expected one of {', '.join(METHODS)}")
+
+
+def explain_caption(
+    model: Captioner,
+    tokenizer: CaptionTokenizer,
+    image: UInt8[Tensor, "c y x"],
+    method: Method = "gradient",
+    *,
+    caption: str | None = None,
+    beam: int = 5,
+    layer: int = -1,
+    head: Heads = "mean",
+    seed: int = 0,
+) -> tuple[Map, ...]:
+    """How much each token of the image counts for each word that the model says, or would say of the given caption.
+
+    A word that is spelled in pieces has a map for each. layer, head: of the raw attention. seed: of random numbers.
+    """
+    with evaluating(model):
+        pixels = pixels_of(image[None], model.encoder)
+        if caption is None:
+            said, _ = said_of(model, pixels, beam=beam)
+        else:
+            said = _tokens_of(caption, tokenizer, model).to(pixels.device)
+        look = WordLook.of(model, pixels, said, gradients=needs_gradient([method]))
+        labels = piece_labels(tokenizer, said[0].tolist())
+        how = {"layer": layer, "head": head, "seed": seed}
+        end = len(labels) - 1
+        found = [look.map(method, word, **how, last=word == end)[0] for word in range(len(labels))]
+    return tuple(Map(method, label, word, found[word]) for word, label in enumerate(labels))
+
+
+@torch.no_grad()
+def said_of(
+    model: Captioner, pixels: Float[Tensor, "1 c y x"], *, beam: int = 5
+) -> tuple[Int[Tensor, "1 t"], Float[Tensor, "1 t"]]:
+    """The tokens of the best caption and their log-probabilities; the end is left out, unless nothing else is said."""
+    found = beam_search(
+        model,
+        model.encode(pixels),
+        start=START,
+        end=END,
+        length=model.config.max_length - 1,
+        beams=beam,
+        forbidden=NEVER,
+    )
+    if not found.scores.isfinite().all():
+        raise ValueError("what the model says has no probability; its weights are damaged")
+    length = int(found.lengths[0, 0])
+    if length > 1 and int(found.tokens[0, 0, length - 1]) == END:
+        length -= 1
+    return found.tokens[0, :, :length], found.log_probs[0, :, :length]
+
+
+def piece_labels(tokenizer: CaptionTokenizer, tokens: Sequence[int]) -> tuple[str, ...]:
+    """Tokens as they are read: words, or the pieces that spell them."""
+    return tuple((tokenizer.tokenizer.id_to_token(token) or "?").removesuffix("</w>") for token in tokens)
+
+
+def _tokens_of(caption: str, tokenizer: CaptionTokenizer, model: Captioner) -> Int[Tensor, "1 t"]:
+    tokens = tokenizer.encode(caption)
+    if not 1 <= len(tokens) <= model.config.max_length:
+        raise ValueError(f"{caption!r} has {len(tokens)} tokens; expected 1…{model.config.max_length}")
+    return torch.tensor([tokens])

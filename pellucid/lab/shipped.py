@@ -1,0 +1,76 @@
+"""The trained models that come with the package, and pictures for them: drawn scenes, photographs from the cache."""
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from pellucid.data.augment import normalised
+from pellucid.data.named import cache_folder
+from pellucid.data.scenes import SceneConfig, SceneSet, make_scenes
+from pellucid.data.sources import DataConfig
+from pellucid.data.sources import load as load_images
+from pellucid.data.tokenizer import PAD
+from pellucid.hub import load, load_captioner
+from pellucid.hub.loading import normalisation
+from pellucid.models import Captioner, ViT
+
+CAPTIONER, CLASSIFIER = "captioner-scenes", "vit-cifar10"
+
+
+@dataclass(frozen=True, eq=False)
+class Captioned:
+    """A captioner, scenes that it hasn't seen, and their captions: START, words, END, PAD."""
+
+    model: Captioner
+    images: Float[Tensor, "n c y x"]
+    tokens: Int[Tensor, "n t"]
+
+
+@dataclass(frozen=True, eq=False)
+class Labelled:
+    """A classifier, photographs that it hasn't seen, and what they show."""
+
+    model: ViT
+    images: Float[Tensor, "n c y x"]
+    labels: Int[Tensor, " n"]
+
+
+def captioned(count: int, size: tuple[int, int] = (48, 48)) -> Captioned:
+    """`count` scenes of captioner-scenes' test set whose pairs of colour and shape it knows, drawn in this size."""
+    model, tokenizer = load_captioner(CAPTIONER)
+    scenes = make_scenes(SceneConfig(train=1, validation=0, test=2 * count), size).test
+    assert isinstance(scenes, SceneSet)
+    chosen = (~scenes.unseen).nonzero().flatten()
+    tokens = tokenizer.batch([scenes.captions[i][0] for i in chosen.tolist()], model.config.max_length)
+    return Captioned(model, normalised(scenes.images.read(chosen), normalisation(model)), tokens)
+
+
+def photographed(count: int) -> Labelled | None:
+    """The first `count` test images of CIFAR-10, if the set is in the cache: it is not fetched for this."""
+    if not (cache_folder() / "cifar10.safetensors").is_file():
+        return None
+    model, test = load(CLASSIFIER), load_images(DataConfig("cifar10")).test
+    assert test is not None
+    chosen = torch.arange(count)
+    return Labelled(model, normalised(test.read(chosen), normalisation(model)), test.labels[chosen])
+
+
+@torch.no_grad()
+def said_right(data: Captioned) -> float:
+    """The share of captions with every word right, each given the true words before it."""
+    target = data.tokens[:, 1:]
+    right = data.model(data.images, data.tokens[:, :-1]).argmax(-1) == target
+    return (right | (target == PAD)).all(1).double().mean().item()
+
+
+@torch.no_grad()
+def named_right(data: Labelled) -> float:
+    """The share of photographs that are recognised."""
+    return (data.model(data.images).argmax(-1) == data.labels).double().mean().item()
+
+
+def models_used(photographs: Labelled | None) -> str:
+    """Which models were looked at, and why not both."""
+    return CAPTIONER + (f" and {CLASSIFIER}" if photographs is not None else " (CIFAR-10 is not in the cache)")

@@ -1,0 +1,1 @@
+"""The HTTP API and the page: `app` joins them, `server` runs them."""

@@ -1,0 +1,50 @@
+"""What a classifier's run confuses, drawn from the images that it was evaluated on."""
+
+import io
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+
+from pellucid.data.named import cache_folder
+from pellucid.data.sources import DataConfig, load
+from pellucid.evaluate.accuracy import classification
+from pellucid.hub.loading import class_names, normalisation
+from pellucid.hub.loading import load as load_model
+from pellucid.show.training import DPI, confusion_figure
+from pellucid.train.config import Run
+from pellucid.train.folder import RunFolder
+from pellucid.train.pictures import evaluated_on
+
+
+class Drawn(NamedTuple):
+    """A picture (PNG), and of how many images it tells."""
+
+    picture: bytes
+    images: int
+
+
+def draw_confusion(path: Path, most: int) -> Drawn:
+    """The confusion matrix of a run's best weights, on at most so many images, evenly spread; or one sentence."""
+    run = RunFolder(path).config()
+    if not isinstance(run, Run):
+        raise ValueError("a captioner has no classes to confuse")
+    if not _is_at_hand(run.data):
+        raise ValueError(f"the images of {run.data.name} are not on this machine; pellucid data fetch gets them")
+    images = evaluated_on(run, load(run.data))
+    if images is None or not len(images):
+        raise ValueError(f"the run holds no images of {run.data.name} back to be evaluated on")
+    model = load_model(path)
+    chosen = torch.arange(min(most, len(images))) * len(images) // min(most, len(images))
+    report = classification(model, images.subset(chosen), normalisation(model), batch=250)
+    stream = io.BytesIO()
+    confusion_figure(report.confusion, class_names(model)).savefig(stream, format="png", dpi=DPI)
+    return Drawn(stream.getvalue(), len(chosen))
+
+
+def _is_at_hand(data: DataConfig) -> bool:
+    """Whether reading it asks nobody else: a page that is opened fetches no data."""
+    kind, colon, _ = data.name.partition(":")
+    if colon:
+        return kind == "folder"
+    return data.name == "digits" or data.path is not None or (cache_folder() / f"{data.name}.safetensors").is_file()

@@ -1,0 +1,92 @@
+"""Everything that goes wrong is one JSON object, {"error": "one clear sentence"}; tracebacks stay in the log."""
+
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from pydantic import BaseModel
+from starlette.exceptions import HTTPException
+
+RETRY_AFTER = 1  # second
+UNEXPECTED = "something went wrong inside the server; its log says what"
+MEANINGS = {
+    400: "The Host header is missing, or names a host that this server is not.",
+    401: "The token is missing or wrong.",
+    403: "The request comes from a page of another origin.",
+    404: "There is nothing of that name.",
+    405: "The address is there, but not for this method.",
+    413: "The picture's file is larger than the limit.",
+    415: "The body is no picture that can be read, or has more pixels than the limit.",
+    422: "A parameter is missing, unknown or out of range, or doesn't fit the model.",
+    500: "A mistake of the server's own.",
+    503: "The server is full, or the answer took longer than the time limit; Retry-After says when to try again.",
+}
+EVERYWHERE = (400, 401, 403, 422)  # what any address may answer
+
+
+class Problem(Exception):
+    """A request that can't be answered: the status and the sentence."""
+
+    def __init__(self, status: int, sentence: str):
+        super().__init__(sentence)
+        self.status, self.sentence = status, sentence
+
+
+class Sentence(BaseModel):
+    """What went wrong."""
+
+    error: str
+
+
+def refused(status: int, sentence: str, headers: dict[str, str] | None = None) -> JSONResponse:
+    """The answer to a request that can't be answered."""
+    extra = dict(headers or {})
+    if status == 503:
+        extra["Retry-After"] = str(RETRY_AFTER)
+    if status == 401:
+        extra["WWW-Authenticate"] = "Bearer"
+    return JSONResponse({"error": " ".join(sentence.split())}, status, extra)
+
+
+def documented(*codes: int) -> dict[int | str, dict[str, Any]]:
+    """What OpenAPI says of these statuses.
+
+    >>> documented(404)[404]["description"]
+    'There is nothing of that name.'
+    """
+    found: dict[int | str, dict[str, Any]] = {}
+    for code in codes:
+        found[code] = {"model": Sentence, "description": MEANINGS[code]}
+    if 503 in found:
+        seconds = {"description": "Seconds to wait.", "schema": {"type": "integer"}}
+        found[503]["headers"] = {"Retry-After": seconds}
+    return found
+
+
+def install(app: FastAPI) -> None:
+    """Let the app tell its refusals this way."""
+
+    @app.exception_handler(Problem)
+    async def problem(_: Request, error: Problem) -> JSONResponse:
+        return refused(error.status, error.sentence)
+
+    @app.exception_handler(HTTPException)
+    async def http(request: Request, error: HTTPException) -> JSONResponse:
+        said = {404: f"there is nothing at {request.url.path}", 405: f"{request.method} is not for {request.url.path}"}
+        return refused(error.status_code, said.get(error.status_code, str(error.detail)), dict(error.headers or {}))
+
+    @app.exception_handler(RequestValidationError)
+    async def invalid(_: Request, error: RequestValidationError) -> JSONResponse:
+        return refused(422, "; ".join(_told(each) for each in error.errors()))
+
+
+def _told(error: dict[str, Any]) -> str:
+    """One of pydantic's findings: which parameter, what came, what was expected."""
+    name = str(error["loc"][-1]) if error["loc"] else "the request"
+    if error["type"] == "missing":
+        return f"{name} is missing"
+    if error["type"] == "extra_forbidden":
+        return f"there is no parameter {name}"
+    said = str(error["msg"])
+    return f"{name} is {str(error.get('input'))[:80]!r}; {said[:1].lower()}{said[1:]}"

@@ -1,0 +1,210 @@
+"""Training runs, read and never written: what is in a folder of them, and what each has logged so far.
+
+A name in a request is only ever compared with the names of a listing; no path is made of it. What leads out of the
+folder by a link isn't there.
+"""
+
+import json
+import math
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pellucid.hub.loading import SECOND_STAGE
+from pellucid.train.folder import CONFIG, ENVIRONMENT, LOG, PLAN
+from pellucid.train.history import checkpoints_of
+
+LARGEST = 1 << 20  # bytes of a run's JSON files
+LIVE = 30.0  # seconds: a run that has logged nothing for longer is not running, as far as can be told from outside
+ALWAYS = ("step", "epoch")
+
+
+class Runs:
+    """The runs in one folder: its subfolders with a config, and the second stages inside those."""
+
+    def __init__(self, folder: Path | None):
+        self.folder = None if folder is None else folder.expanduser().resolve()
+        self.logs: dict[Path, Log] = {}
+        self.lock = threading.Lock()
+
+    def listing(self) -> dict[str, Path]:
+        """Where the runs lie, by name, the newest first."""
+        if self.folder is None or not self.folder.is_dir():
+            return {}
+        found = {path.name: path for path in self.folder.iterdir() if self._is_run(path)}
+        found |= {
+            f"{name}:{SECOND_STAGE}": path / SECOND_STAGE
+            for name, path in found.items()
+            if self._is_run(path / SECOND_STAGE)
+        }
+        return dict(sorted(found.items(), key=lambda item: self._changed(item[1]), reverse=True))
+
+    def summaries(self) -> list[dict[str, Any]]:
+        """The runs in a few words each."""
+        return [self.summary(name, path) for name, path in self.listing().items()]
+
+    def summary(self, name: str, path: Path) -> dict[str, Any]:
+        config, log = self._json(path / CONFIG), self.log(path)
+        plan = _whole(self._json(path / PLAN).get("steps"))
+        evaluated = log.evaluations[-1] if log.evaluations else None
+        fresh = time.time() - self._changed(path) < LIVE
+        return {
+            "name": name,
+            "recipe": str(config.get("recipe", "")),
+            "kind": "captioner" if "critical" in config else "classifier",
+            "step": log.last,
+            "steps": plan,
+            "running": bool(fresh and log.last and (plan is None or log.last < plan)),
+            "figures": evaluated["figures"] if evaluated else {},
+        }
+
+    def detail(self, name: str, path: Path, after: int, points: int) -> dict[str, Any]:
+        """Everything: config, environment, and the curves after a step."""
+        log = self.log(path)
+        return self.summary(name, path) | {
+            "config": self._json(path / CONFIG),
+            "environment": self._json(path / ENVIRONMENT),
+            "curves": curves([line for line in log.steps if line["step"] > after], points),
+            "checkpoints": [{"name": file.stem, "step": step} for step, file in self.checkpoints(path)],
+            "evaluations": [line for line in log.evaluations if line["step"] > after],
+        }
+
+    def checkpoints(self, path: Path) -> list[tuple[int, Path]]:
+        """The weights that the run has kept, with the steps they are of, the earliest first."""
+        return [(step, file) for step, file in checkpoints_of(path) if self._is_inside(file)]
+
+    def weights_written(self, path: Path) -> int | None:
+        """When the weights that a run is known by (the best, else the last) were written; None if they aren't there."""
+        best, last = (path / "checkpoints" / f"{which}.safetensors" for which in ("best", "last"))
+        file = best if best.is_file() else last
+        return file.stat().st_mtime_ns if file.is_file() and self._is_inside(file) else None
+
+    def log(self, path: Path) -> "Log":
+        """The run's log, read on from where it was read to."""
+        with self.lock:
+            log = self.logs.setdefault(path, Log())
+            file = path / LOG
+            if self._is_inside(file) and file.is_file():
+                log.read(file)
+            return log
+
+    def _is_run(self, path: Path) -> bool:
+        return path.is_dir() and self._is_inside(path) and (path / CONFIG).is_file() and self._is_inside(path / CONFIG)
+
+    def _is_inside(self, path: Path) -> bool:
+        assert self.folder is not None
+        return path.resolve().is_relative_to(self.folder)
+
+    def _changed(self, path: Path) -> float:
+        for name in (LOG, CONFIG):
+            if self._is_inside(path / name) and (path / name).is_file():
+                return (path / name).stat().st_mtime
+        return 0.0
+
+    def _json(self, path: Path) -> dict[str, Any]:
+        """A small file of the run; empty if it isn't there or can't be read."""
+        if not self._is_inside(path) or not path.is_file() or path.stat().st_size > LARGEST:
+            return {}
+        try:
+            data = _finite(json.loads(path.read_text(encoding="utf-8")))
+        except (ValueError, RecursionError, OSError):
+            return {}
+        return data if isinstance(data, dict) else {}
+
+
+@dataclass(eq=False)
+class Log:
+    """What a run has logged, without what isn't whole or makes no sense."""
+
+    steps: list[dict[str, Any]] = field(default_factory=list)
+    evaluations: list[dict[str, Any]] = field(default_factory=list)
+    file: tuple[int, int] | None = None  # which one it is, for a run that goes on replaces it
+    place: int = 0  # bytes read
+
+    @property
+    def last(self) -> int:
+        """The last step that is told of."""
+        return max((rows[-1]["step"] for rows in (self.steps, self.evaluations) if rows), default=0)
+
+    def read(self, path: Path) -> None:
+        """What has come since; everything, if the file is another one now or was cut."""
+        with path.open("rb") as stream:
+            found = path.stat()
+            if (found.st_dev, found.st_ino) != self.file or found.st_size < self.place:
+                self.steps, self.evaluations, self.place = [], [], 0
+                self.file = (found.st_dev, found.st_ino)
+            stream.seek(self.place)
+            text = stream.read()
+        whole = text[: text.rfind(b"\n") + 1]
+        self.place += len(whole)
+        for line in whole.splitlines():
+            self._add(line)
+
+    def _add(self, text: bytes) -> None:
+        try:
+            line = json.loads(text)
+        except (ValueError, RecursionError):
+            return
+        if not isinstance(line, dict) or _whole(line.get("step")) is None or _number(line.get("epoch")) is None:
+            return
+        if "evaluation" not in line:
+            self.steps.append(line)
+        elif isinstance(line["evaluation"], dict):
+            figures = {name: _number(value) for name, value in line["evaluation"].items()}
+            seconds = _number(line.get("seconds"))
+            self.evaluations.append({name: line[name] for name in ALWAYS} | {"seconds": seconds, "figures": figures})
+
+
+def curves(lines: list[dict[str, Any]], points: int) -> dict[str, list[float | None]]:
+    """Logged steps as columns. More than `points` of them become means of equal spans, told at the span's last step.
+
+    >>> curves([{"step": i, "epoch": i / 2, "loss": 6.0 - i} for i in range(1, 5)], points=2)
+    {'step': [2, 4], 'epoch': [1.0, 2.0], 'loss': [4.5, 2.5]}
+    """
+    names = list(dict.fromkeys(name for line in lines[:1] + lines[-1:] for name in line))
+    span = max(1, math.ceil(len(lines) / points))
+    found: dict[str, list[float | None]] = {}
+    for name in [*ALWAYS, *(name for name in names if name not in ALWAYS)]:
+        values = [_number(line.get(name)) for line in lines]
+        found[name] = [_told(name, part) for part in _parts(values, span)]
+    return found
+
+
+def _parts(values: list[float | None], span: int) -> Iterator[list[float | None]]:
+    return (values[start : start + span] for start in range(0, len(values), span))
+
+
+def _told(name: str, part: list[float | None]) -> float | None:
+    if len(part) == 1 or name in ALWAYS:
+        return part[-1]
+    known = [value for value in part if value is not None]
+    return float(np.mean(known)) if known else None
+
+
+def _number(value: Any) -> float | None:
+    """A finite number, or none: JSON has no other."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    try:
+        return value if math.isfinite(value) else None
+    except OverflowError:  # an integer beyond every float
+        return None
+
+
+def _whole(value: Any) -> int | None:
+    number = _number(value)
+    return int(number) if number is not None and number == int(number) and 0 <= number < 1 << 53 else None
+
+
+def _finite(value: Any) -> Any:
+    """The same with None where there is no JSON number."""
+    if isinstance(value, dict):
+        return {name: _finite(each) for name, each in value.items()}
+    if isinstance(value, list):
+        return [_finite(each) for each in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,0 +1,186 @@
+"""What is asked and answered, as types: OpenAPI is made of them, and a parameter that is unknown is refused."""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from pellucid.serve.samples import Kind
+
+Name = Annotated[str, Field(min_length=1, max_length=200)]
+WIDEST = 16  # beam
+
+
+class Query(BaseModel):
+    """Parameters in the address."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    model: Annotated[Name, Field(description="Name of a model, as /api/models lists them.")]
+
+
+class ClassifyQuery(Query):
+    top: Annotated[int, Field(ge=1, le=1000, description="How many classes to name.")] = 5
+
+
+class CaptionQuery(Query):
+    beam: Annotated[int, Field(ge=1, le=WIDEST, description="How many sentences are followed at a time.")] = 5
+    n_best: Annotated[int, Field(ge=1, le=WIDEST, description="How many captions to give; at most the beam.")] = 1
+
+
+class TraceQuery(Query):
+    target: Annotated[
+        Name | None, Field(description="The class that the maps explain; the likeliest unless given.")
+    ] = None
+
+
+class RunQuery(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    after: Annotated[int, Field(ge=0, le=1 << 53, description="Tell only what came after this step.")] = 0
+
+
+class FrameQuery(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    checkpoint: Annotated[Name, Field(description="Name of a checkpoint, as the run lists them.")]
+
+
+class Nothing(BaseModel):
+    """No parameters."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
+class Bounds(BaseModel):
+    """What a picture may have at most, and how long an answer may take."""
+
+    bytes: int
+    pixels: int
+    seconds: float
+
+
+class Health(BaseModel):
+    status: Literal["ready"]
+    version: str
+    requests: Annotated[int, Field(description="Pictures in the house at this moment.")]
+    limits: Bounds
+
+
+class Model(BaseModel):
+    name: str
+    kind: Literal["classifier", "captioner"]
+    image: Annotated[tuple[int, int], Field(description="Height and width in pixels that it looks at.")]
+    channels: int
+    parameters: int
+    labels: Annotated[list[str], Field(description="What a classifier calls its answers.")]
+
+
+class Class(BaseModel):
+    label: str
+    probability: float
+
+
+class Classes(BaseModel):
+    model: str
+    classes: Annotated[list[Class], Field(description="The likeliest, first first.")]
+
+
+class Word(BaseModel):
+    word: str
+    probability: float
+
+
+class OneCaption(BaseModel):
+    caption: str
+    log_prob: Annotated[float, Field(description="Of the whole sentence, its end included.")]
+    score: Annotated[float, Field(description="What it was chosen by.")]
+    words: list[Word]
+
+
+class Captions(BaseModel):
+    model: str
+    captions: Annotated[list[OneCaption], Field(description="Best first.")]
+
+
+class Sample(BaseModel):
+    name: str
+    title: str
+    kind: Annotated[Kind, Field(description="What sort of picture it is.")]
+
+
+class Summary(BaseModel):
+    name: str
+    recipe: str
+    kind: Literal["classifier", "captioner"]
+    step: Annotated[int, Field(description="The last one that is logged.")]
+    steps: Annotated[int | None, Field(description="How many there are to be, once that is known.")]
+    running: bool
+    figures: Annotated[dict[str, float | None], Field(description="Of the last evaluation.")]
+
+
+class Evaluation(BaseModel):
+    step: int
+    epoch: float
+    seconds: float | None
+    figures: dict[str, float | None]
+
+
+class Checkpoint(BaseModel):
+    name: str
+    step: int
+
+
+class Detail(Summary):
+    config: dict[str, Any]
+    environment: dict[str, Any]
+    curves: Annotated[dict[str, list[float | None]], Field(description="Columns: step, epoch, loss, and what else.")]
+    checkpoints: Annotated[list[Checkpoint], Field(description="Whose weights are kept, the earliest first.")]
+    evaluations: list[Evaluation]
+
+
+class Parameter(BaseModel):
+    """A number of an experiment that can be changed."""
+
+    name: str
+    about: str
+    whole: Annotated[bool, Field(description="Whether only whole numbers are taken.")]
+    default: float
+    low: float
+    high: float
+
+
+class Experiment(BaseModel):
+    name: str
+    title: str
+    statement: Annotated[str, Field(description="What is shown.")]
+    formula: str
+    predict: Annotated[str, Field(description="What to guess before looking.")]
+    fails: Annotated[str, Field(description="Where it isn't so.")]
+    parameters: Annotated[list[Parameter], Field(description="What can be changed; nothing of those that take long.")]
+
+
+class Judged(BaseModel):
+    """A claim, and what was measured."""
+
+    id: str
+    statement: str
+    verdict: Literal["true", "false", "conditional"]
+    relation: Annotated[Literal["≤", "≥"], Field(description="How the number is said to stand to the tolerance.")]
+    measured: float | None
+    tolerance: float
+    counter_example: str | None
+
+
+class Outcome(BaseModel):
+    name: str
+    title: str
+    statement: str
+    formula: str
+    predict: str
+    code: Annotated[str, Field(description="What ran, as it stands in its file.")]
+    parameters: dict[str, Any]
+    numbers: dict[str, int | float | str | None]
+    panels: Annotated[list[dict[str, Any]], Field(description="Figures as data: curves, bars or a matrix, by kind.")]
+    claims: list[Judged]
+    failures: Annotated[list[str], Field(description="What speaks against a verdict; nothing when all stand.")]
+    fails: str

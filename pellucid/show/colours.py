@@ -1,0 +1,128 @@
+"""Weights as colours over a picture, in the same order of lightness for every eye, and their scale with numbers."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float, UInt8
+from matplotlib import colormaps
+from matplotlib.axes import Axes
+from matplotlib.cm import ScalarMappable
+from matplotlib.colorbar import Colorbar
+from matplotlib.colors import ListedColormap, Normalize
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator, StrMethodFormatter
+from torch import Tensor
+
+COLOURS = "cividis"
+CHANCE = "#d1495b"
+QUIET = "#555555"  # of what is said beside the point
+COVER = 0.7  # how much of the weight's colour lies over the picture, which is grey below it
+CONTRAST = 0.55  # of that grey: its own light and dark must not be taken for weight
+
+
+@dataclass(frozen=True)
+class Scale:
+    """Which weight has the darkest and which the brightest colour, and what is marked between them.
+
+    mark: a weight and what it is called, as 1/N, what each of N tokens has if all are alike.
+    cut: whether there are weights above the brightest.
+    """
+
+    low: float
+    high: float
+    mark: tuple[float, str] | None = None
+    cut: bool = False
+
+    @classmethod
+    def absolute(cls, weights: Sequence[Tensor], tokens: int, top: float | None = None) -> "Scale":
+        """From 0 to the largest weight, or to `top`. Nearly equal weights stay dark: it reaches 2/N at least."""
+        largest = max((float(each.max()) for each in weights if each.numel()), default=0.0)
+        if top is not None and not top > 0:
+            raise ValueError(f"top is {top}; expected the weight of the brightest colour, more than 0")
+        high = max(largest, 2 / tokens) if top is None else top
+        return cls(0.0, high, (1 / tokens, f"1/{tokens}"), cut=largest > high)
+
+    @classmethod
+    def own(cls, values: Float[Tensor, "... tokens"], patches: int) -> "Scale":
+        """Of maps in units of their own: from 0, or the least value if below, to the largest of the last tokens, which
+        are the patches, with their mean marked; with 1/N, where each map sums to one.
+        """
+        shown = values[..., -patches:]
+        low, high, mean = min(0.0, float(shown.min())), float(shown.max()), float(shown.mean())
+        mark = (1 / values.shape[-1], f"1/{values.shape[-1]}") if is_shared_out(values) else (mean, "mean")
+        return cls(low, max(high, 2 * mark[0], low + 1e-30), mark)
+
+    @property
+    def extend(self) -> str:
+        return "max" if self.cut else "neither"
+
+    @property
+    def marks(self) -> bool:
+        return self.mark is not None and self.low <= self.mark[0] <= self.high
+
+    def __call__(self, weights: np.ndarray) -> np.ndarray:
+        """The weights as shares of the scale."""
+        return np.clip((weights - self.low) / max(self.high - self.low, 1e-30), 0.0, 1.0)
+
+
+def is_shared_out(values: Float[Tensor, "... tokens"]) -> bool:
+    """Whether each map sums to one."""
+    return bool(((values.sum(-1) - 1).abs() < 1e-3).all())
+
+
+def pixels(picture: UInt8[Tensor, "c y x"]) -> np.ndarray:
+    """The picture as (y, x, 3), grey ones too."""
+    return picture.permute(1, 2, 0).expand(-1, -1, 3).cpu().numpy()
+
+
+def over(picture: np.ndarray, shares: np.ndarray) -> np.ndarray:
+    """The picture (y, x, 3) in grey under the colours of the shares (rows, columns), each over its patch."""
+    height, width = picture.shape[:2]
+    rows, columns = shares.shape
+    down, across = (np.arange(height) * rows) // height, (np.arange(width) * columns) // width
+    colour = colormaps[COLOURS](shares)[..., :3][down][:, across]
+    grey = 0.5 + CONTRAST * (picture.mean(-1, keepdims=True) / 255 - 0.5)
+    return COVER * colour + (1 - COVER) * grey
+
+
+def colour_bar(figure: Figure, axes: Axes | list[Axes], scale: Scale, label: str, **size: Any) -> Colorbar:
+    """Right of the axes, the colours as they are seen over middle grey, with numbers and the scale's mark."""
+    bar = figure.colorbar(_seen(scale), ax=axes, extend=scale.extend, **size)
+    _numbered(bar, label, 5)
+    if scale.marks:
+        at, name = scale.mark or (0.0, "")
+        bar.ax.axhline(at, color=CHANCE, linewidth=1.8)
+        bar.ax.text(-0.25, at, name, color=CHANCE, ha="right", va="center", fontsize=7)
+    return bar
+
+
+def colour_bar_in(figure: Figure, ax: Axes, scale: Scale) -> Colorbar:
+    """The same, lying, in axes of its own."""
+    bar = figure.colorbar(_seen(scale), cax=ax, orientation="horizontal", extend=scale.extend)
+    _numbered(bar, "", 3)
+    bar.formatter = StrMethodFormatter("{x:g}")
+    if scale.marks:
+        at, name = scale.mark or (0.0, "")
+        ax.axvline(at, color=CHANCE, linewidth=1.8)
+        ax.text(at, 1.2, name, color=CHANCE, ha="center", va="bottom", fontsize=7, transform=ax.get_xaxis_transform())
+    return bar
+
+
+def ends(bar: Colorbar) -> None:
+    """A scale without numbers, where the numbers differ from map to map."""
+    bar.set_ticks([0.0, 1.0], labels=["smallest", "largest"])
+
+
+def _seen(scale: Scale) -> ScalarMappable:
+    colours = COVER * colormaps[COLOURS](np.linspace(0, 1, 256))[:, :3] + (1 - COVER) * 0.5
+    return ScalarMappable(Normalize(scale.low, scale.high), ListedColormap(colours))
+
+
+def _numbered(bar: Colorbar, label: str, most: int) -> None:
+    bar.set_label(label, fontsize=8)
+    bar.locator = MaxNLocator(most, steps=[1, 2, 5, 10])
+    bar.update_ticks()
+    bar.ax.tick_params(labelsize=7)
+    bar.outline.set_visible(False)  # pyright: ignore[reportCallIssue]

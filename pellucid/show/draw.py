@@ -1,0 +1,302 @@
+"""Pictures of a trace, whether it was just made or is loaded from a file: `draw.heads(load_trace("cat.pellucid"))`.
+
+Rows of maps are computed from the q and k that the trace holds, and no whole map but of few tokens.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from jaxtyping import Float, UInt8
+from matplotlib.figure import Figure
+from torch import Tensor
+
+from pellucid.explain.heads import head_report as measured
+from pellucid.explain.timelapse import Moment
+from pellucid.explain.trace import Layer, Map, Trace
+from pellucid.show.captions import caption_figure, percent
+from pellucid.show.colours import Scale, is_shared_out
+from pellucid.show.figures import MOST_NUMBERS, MOST_TOKENS, attention_figure, mask_figure, wrapped
+from pellucid.show.graph import SHARE, Nodes, graph_figure
+from pellucid.show.maps import WEIGHT, Panel, grid_figure, maps_figure, methods_figure
+from pellucid.show.reading import (
+    grid_of,
+    head_or_mean,
+    image_of,
+    layer_of,
+    look_of,
+    may_attend,
+    onto_image,
+    patches,
+    token_index,
+    weights_of,
+)
+from pellucid.show.reports import Measure, head_report_figure
+
+COUNTS = "how much a patch counts"
+TITLE = 4.0  # inches that a matrix's title has
+
+
+def maps(trace: Trace, *, rescale: bool = False) -> Figure:
+    """What each method says of the answer, side by side, each on its own scale: their units differ."""
+    found = [each for each in trace.maps if each.word is None]
+    if not found:
+        raise ValueError(f"none of the trace's {len(trace.maps)} maps is of an answer; draw.words shows those of words")
+    grid = grid_of(image_of(trace))
+    panels = [
+        (
+            f"{each.method}\nfor {each.target}{_elsewhere(each, grid)}",
+            patches(grid, each.values),
+            _own(each.values, grid),
+        )
+        for each in found
+    ]
+    return methods_figure(trace.image, panels, title=_headline(trace), rescale=rescale)
+
+
+def heads(trace: Trace, query: int | str | None = None, *, rescale: bool = False, top: float | None = None) -> Figure:
+    """Every head of every layer: where one token of the image looks, or one word as it is said.
+
+    query: a token by its number or its label. Unless given, the class token; all tokens together, as their mean, if
+    there is none; and of a captioner all words together.
+    """
+    image = image_of(trace)
+    layers = onto_image(trace)
+    if query is None and trace.kind == "classifier" and "class" in image.labels:
+        query = "class"
+    labels = image.labels if trace.kind == "classifier" else tuple(word for word, _ in trace.words)
+    asked = None if query is None else token_index(labels, query)
+    cells = [list(patches(grid_of(image), look_of(layer, asked, len(labels)))) for layer in layers]
+    kind = "token" if trace.kind == "classifier" else "word"
+    who = f"all {len(labels)} {kind}s look, on average" if asked is None else f"the {kind} “{labels[asked]}” looks"
+    first = len(image.labels) - math.prod(grid_of(image))
+    at = None
+    if trace.kind == "classifier" and asked is not None and asked >= first:
+        at = divmod(asked - first, grid_of(image)[1])
+    return grid_figure(
+        trace.image,
+        cells,
+        rows=[f"layer {i}" for i in range(len(layers))],
+        columns=[f"head {i}" for i in range(max(map(len, cells)))],
+        tokens=len(image.labels),
+        title=f"{_headline(trace)}\nwhere {who}",
+        at=at,
+        rescale=rescale,
+        top=top,
+    )
+
+
+def word_heads(trace: Trace, *, rescale: bool = False, top: float | None = None) -> Figure:
+    """Every word of a caption (rows), as every head of the cross-attention (columns) read the image to say it."""
+    _words(trace)
+    image, layers = image_of(trace), onto_image(trace)
+    every = [patches(grid_of(image), weights_of(layer)[:, : len(trace.words)]) for layer in layers]
+    cells = [[head[i] for layer in every for head in layer] for i in range(len(trace.words))]
+    return grid_figure(
+        trace.image,
+        cells,
+        rows=[f"{word}  {percent(math.exp(log_prob))}" for word, log_prob in trace.words],
+        columns=[f"layer {i}\nhead {j}" for i, layer in enumerate(every) for j in range(len(layer))],
+        tokens=len(image.labels),
+        title=f"{_headline(trace)}\nwhere each head of the cross-attention looks as each word is said",
+        rescale=rescale,
+        top=top,
+    )
+
+
+def words(
+    trace: Trace,
+    *,
+    method: str | None = None,
+    layer: int = -1,
+    head: int | None = None,
+    rescale: bool = False,
+    top: float | None = None,
+) -> Figure:
+    """A caption word by word: where a layer of the cross-attention looked, by one head or their mean; or a method."""
+    _words(trace)
+    image = image_of(trace)
+    scale, label = None, WEIGHT
+    if method is not None:
+        shown = torch.stack([each.values for each in _of_method(trace, method)])
+        what, label = f"what counts for each word by the method {method}", COUNTS
+        scale = _own(shown, grid_of(image)) if top is None else Scale(0.0, top, cut=float(shown.max()) > top)
+    else:
+        layers = onto_image(trace)
+        number = range(len(layers))[layer] if -len(layers) <= layer < len(layers) else None
+        if number is None:
+            raise ValueError(f"layer is {layer}; expected 0…{len(layers) - 1}, or −1 for the last")
+        shown = head_or_mean(layers[number], head)[: len(trace.words)]
+        what = f"cross-attention of decoder layer {number}, {_which(layers[number], head)}"
+    return caption_figure(
+        trace.image,
+        [word for word, _ in trace.words],
+        [math.exp(log_prob) for _, log_prob in trace.words],
+        patches(grid_of(image), shown),
+        tokens=len(image.labels),
+        title=f"{_headline(trace)}\n{what}",
+        rescale=rescale,
+        top=top,
+        scale=scale,
+        label=label,
+    )
+
+
+def matrix(trace: Trace, layer: int | str = -1, head: int | None = None) -> Figure:
+    """The whole attention matrix of a layer, the mean of its heads or one of them, with names on both axes.
+
+    Up to 16 tokens, with numbers in the cells and colours from 0 to 1; from 0 to the largest weight beyond.
+    """
+    which = layer_of(trace, layer)
+    _bounded(which, "matrix")
+    weights = head_or_mean(which, head)
+    top = 1.0 if max(weights.shape) <= MOST_NUMBERS else max(float(weights.max()), 2 / weights.shape[1])
+    return attention_figure(weights, title=wrapped(_who(trace, which, head), TITLE), top=top, **_axes(trace, which))
+
+
+def mask(trace: Trace, layer: int | str = -1) -> Figure:
+    """Which query of a layer may see which key."""
+    which = layer_of(trace, layer)
+    _bounded(which, "mask")
+    return mask_figure(may_attend(which), title=wrapped(f"{which.name}: may attend", TITLE), **_axes(trace, which))
+
+
+def graph(trace: Trace, layer: int | str = -1, head: int | None = None, *, share: float = SHARE) -> Figure:
+    """A layer's attention as a graph: patches lie on the image, words on a circle or beside the image."""
+    which = layer_of(trace, layer)
+    _bounded(which, "graph")
+    answering = next(each for each in trace.tokens if each.name == which.keys)
+    image = answering if answering.grid is not None else None
+    keys = Nodes.circle(answering.labels) if image is None else Nodes.patches(image.labels, grid_of(image))
+    queries = keys if which.queries == which.keys else Nodes.column(_axes(trace, which)["queries"])
+    return graph_figure(
+        head_or_mean(which, head),
+        queries,
+        None if queries is keys else keys,
+        picture=None if image is None else trace.image,
+        title=_who(trace, which, head),
+        share=share,
+    )
+
+
+def lapse(
+    image: UInt8[Tensor, "c y x"],
+    moments: Sequence[Moment],
+    grid: tuple[int, int],
+    *,
+    name: str = "the model",
+    rescale: bool = False,
+) -> Figure:
+    """The same image through the steps of a training: what counted for the answer at each of them.
+
+    grid: rows and columns of the patches, which are the last of the tokens.
+    """
+    if not moments:
+        raise ValueError("a time-lapse needs one moment or more; got none")
+    methods = list(dict.fromkeys(moment.map.method for moment in moments))
+    if len(methods) > 1:
+        raise ValueError(f"the moments are by {', '.join(methods)}, whose units differ; expected one method")
+    values = torch.stack([moment.map.values for moment in moments])
+    panels = [
+        Panel(
+            f"step {moment.step:,}\n{moment.map.target} {percent(moment.probability)}", patches(grid, moment.map.values)
+        )
+        for moment in moments
+    ]
+    return maps_figure(
+        image,
+        panels,
+        tokens=values.shape[-1],
+        title=f"{name} while it learns: {methods[0]}",
+        rescale=rescale,
+        scale=_own(values, grid),
+        label=COUNTS,
+    )
+
+
+def head_report(trace: Trace) -> Figure:
+    """Every head in numbers: how spread its attention is, how far it looks, how much of it lies on tokens of no patch,
+    and how like the other heads of its layer it is.
+
+    Of a classifier the self-attention, of a captioner the cross-attention, which has no distance.
+    """
+    image, layers = image_of(trace), tuple(onto_image(trace))
+    report = measured(replace(trace, layers=layers))
+    (rows, columns), most = grid_of(image), math.log(len(image.labels))
+    found = [Measure("entropy", f"nats; all alike: {most:.2f}", _table([each.entropy for each in report]), 0.0, most)]
+    far = [each.distance for each in report if each.distance is not None]
+    if far:
+        found.append(Measure("mean distance", "patches", _table(far), 0.0, math.hypot(rows - 1, columns - 1)))
+    if len(image.labels) > rows * columns:
+        kept = [each.extra for each in report if each.extra is not None]
+        found.append(Measure("on tokens of no patch", "share of the attention", _table(kept), 0.0, 1.0))
+    alike = [(each.similarity.sum(1) - 1) / (len(each.similarity) - 1) for each in report]
+    if any(each.isfinite().any() for each in alike):
+        found.append(Measure("like other heads", "mean cosine of the maps", _table(alike), 0.0, 1.0))
+    return head_report_figure(found, layers=[f"layer {i}" for i in range(len(layers))], title=_headline(trace))
+
+
+def _words(trace: Trace) -> None:
+    if not trace.words:
+        raise ValueError("the trace holds no words; words are drawn for captioners (draw.heads is for classifiers)")
+
+
+def _of_method(trace: Trace, method: str) -> list[Map]:
+    found = [each for each in trace.maps if each.method == method]
+    if not found:
+        known = ", ".join(dict.fromkeys(each.method for each in trace.maps)) or "none"
+        raise ValueError(f"the trace has no map of the method {method!r}; it has: {known}")
+    return found
+
+
+def _own(values: Float[Tensor, "... tokens"], grid: tuple[int, int]) -> Scale:
+    return Scale.own(values, math.prod(grid))
+
+
+def _elsewhere(found: Map, grid: tuple[int, int]) -> str:
+    """How much of a map that is shared out lies on tokens that can't be seen."""
+    unseen = found.values[: -math.prod(grid)]
+    return f"\n{percent(float(unseen.sum()))} on other tokens" if len(unseen) and is_shared_out(found.values) else ""
+
+
+def _table(rows: Sequence[Float[Tensor, " heads"]]) -> Float[Tensor, "layers heads"]:
+    """NaN where a layer has fewer heads than another."""
+    return torch.nn.utils.rnn.pad_sequence([row.float() for row in rows], batch_first=True, padding_value=math.nan)
+
+
+def _bounded(layer: Layer, picture: str) -> None:
+    most = max(layer.q.shape[1], layer.k.shape[1])
+    if most > MOST_TOKENS:
+        raise ValueError(
+            f"a {picture} shows at most {MOST_TOKENS} tokens; {layer.name} has {most}; draw.heads shows a token's rows"
+        )
+
+
+def _axes(trace: Trace, layer: Layer) -> dict[str, Any]:
+    """Names of the queries and of the keys. A captioner's step is called by the word that it says, not that it read."""
+    by_name = {each.name: each.labels for each in trace.tokens}
+    named: dict[str, Any] = {"queries": by_name[layer.queries], "keys": by_name[layer.keys]}
+    if layer.queries == "words":
+        said = tuple(word for word, _ in trace.words)
+        named |= {"queries": said + ("…",) * (layer.q.shape[1] - len(said)), "query_label": "word that is said"}
+    if layer.keys == "words":
+        named |= {"key_label": "word that was read"}
+    return named
+
+
+def _who(trace: Trace, layer: Layer, head: int | None) -> str:
+    return f"{_headline(trace)}\n{layer.name}, {_which(layer, head)}"
+
+
+def _which(layer: Layer, head: int | None) -> str:
+    return f"mean of {len(layer.q)} heads" if head is None else f"head {head}"
+
+
+def _headline(trace: Trace) -> str:
+    """The model's name and what it answered."""
+    said = " ".join(word for word, _ in trace.words)
+    if trace.answers:
+        said = f"{trace.answers[0][0]} {percent(trace.answers[0][1])}"
+    return f"{trace.model}: {said}" if trace.model else said

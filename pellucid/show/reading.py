@@ -1,0 +1,100 @@
+"""What a trace holds, to be drawn: rows of its maps, from q and k; its image tokens and layers, by name or number."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from pellucid.explain.trace import Layer, Tokens, Trace
+from pellucid.ops import column_mass, masks
+from pellucid.ops import weights as attention
+
+
+def image_of(trace: Trace) -> Tokens:
+    """The tokens that lie on a grid."""
+    found = next((each for each in trace.tokens if each.grid is not None), None)
+    if found is None:
+        raise ValueError("the trace has no tokens on a grid; draw.matrix and draw.graph show any tokens")
+    return found
+
+
+def grid_of(image: Tokens) -> tuple[int, int]:
+    """Rows and columns of its patches."""
+    assert image.grid is not None
+    return image.grid
+
+
+def patches(grid: tuple[int, int], values: Float[Tensor, "*some n"]) -> Float[Tensor, "*some rows columns"]:
+    """The patches' part of values over all tokens, in rows and columns."""
+    rows, columns = grid
+    return values[..., -rows * columns :].unflatten(-1, (rows, columns))
+
+
+def onto_image(trace: Trace) -> list[Layer]:
+    """Of a classifier the self-attention, of a captioner the cross-attention."""
+    image = image_of(trace).name
+    asking = image if trace.kind == "classifier" else "words"
+    found = [each for each in trace.layers if (each.queries, each.keys) == (asking, image)]
+    if not found:
+        raise ValueError(f"the trace of {trace.model or 'this model'} has no attention onto the image")
+    return found
+
+
+def weights_of(layer: Layer, heads: list[int] | None = None) -> Float[Tensor, "h q k"]:
+    """The whole map, of all heads or those chosen: for few tokens."""
+    return attention(layer.q[None], layer.k[None], **_how(layer), heads=heads)[0]
+
+
+def look_of(layer: Layer, query: int | None, count: int) -> Float[Tensor, "h k"]:
+    """One query's row of every head, or the mean of the first `count`."""
+    q, k, how = layer.q[None], layer.k[None], _how(layer)
+    if query is not None:
+        return attention(q, k, **how, queries=[query])[0, :, 0]
+    if count == q.shape[2]:
+        return column_mass(q, k, **how)[0] / count
+    return attention(q, k, **how, queries=range(count))[0].mean(1)
+
+
+def check_head(layer: Layer, head: int) -> int:
+    """The head, if there is one of this number."""
+    if not 0 <= head < len(layer.q):
+        raise ValueError(f"head is {head}; expected 0…{len(layer.q) - 1}")
+    return head
+
+
+def head_or_mean(layer: Layer, head: int | None) -> Float[Tensor, "q k"]:
+    """The map of one head, or the mean of all."""
+    return weights_of(layer).mean(0) if head is None else weights_of(layer, [check_head(layer, head)])[0]
+
+
+def layer_of(trace: Trace, layer: int | str) -> Layer:
+    """A layer by its number among all, or by its name."""
+    names = [each.name for each in trace.layers]
+    if isinstance(layer, str) and layer in names:
+        return trace.layers[names.index(layer)]
+    if isinstance(layer, int) and -len(names) <= layer < len(names):
+        return trace.layers[layer]
+    raise ValueError(f"there is no layer {layer!r}; expected 0…{len(names) - 1} or one of {', '.join(names)}")
+
+
+def may_attend(layer: Layer) -> Bool[Tensor, "q k"]:
+    """Which query may see which key."""
+    shape = (layer.q.shape[1], layer.k.shape[1])
+    mask = torch.ones(shape, dtype=torch.bool) if layer.mask is None else layer.mask.expand(shape)
+    return mask & masks.causal(*shape) if layer.causal else mask
+
+
+def token_index(labels: Sequence[str], query: int | str) -> int:
+    """A token by its number or its label; the first of those that are called so."""
+    if isinstance(query, str) and query in labels:
+        return list(labels).index(query)
+    if isinstance(query, int) and -len(labels) <= query < len(labels):
+        return query % len(labels)
+    some = ", ".join(labels[:5]) + (", …" if len(labels) > 5 else "")
+    raise ValueError(f"there is no token {query!r}; expected 0…{len(labels) - 1} or one of {some}")
+
+
+def _how(layer: Layer) -> dict[str, Any]:
+    return {"mask": layer.mask, "beta": layer.beta, "causal": layer.causal}

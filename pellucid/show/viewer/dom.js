@@ -1,0 +1,25 @@
+/**
+ * An element: attributes as they are written in HTML, listeners as functions, children as elements or text.
+ * @param {string} tag @param {Record<string, any>} attributes @param {...(Node | string | null | false)} children
+ * @returns {any}
+ */
+export function h(tag, attributes = {}, ...children) {
+  const element = document.createElement(tag);
+  for (const [name, value] of Object.entries(attributes)) {
+    if (typeof value === "function") element.addEventListener(name, value);
+    else if (value === true) element.setAttribute(name, "");
+    else if (value !== false && value !== null && value !== undefined) element.setAttribute(name, String(value));
+  }
+  element.append(...children.filter((child) => child !== null && child !== false));
+  return element;
+}
+
+/** Set an attribute only when it changes: a listener of the page, as a screen reader is, hears of changes alone. */
+export function set(element, name, value) {
+  if (element.getAttribute(name) !== String(value)) element.setAttribute(name, String(value));
+}
+
+/** Set text only when it changes. */
+export function say(element, text) {
+  if (element.textContent !== text) element.textContent = text;
+}

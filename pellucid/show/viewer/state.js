@@ -1,0 +1,152 @@
+/**
+ * What is looked at, and how it is written in the address.
+ *
+ * @typedef {import("./bundle.js").Trace} Trace
+ * @typedef {import("./attention.js").Edit} Edit
+ * @typedef {{
+ *   trace: number, layer: number, head: number | "mean" | "max", token: number, pin: boolean, key: number | null,
+ *   pick: "query" | "key", method: string, target: number, beta: number,
+ *   scale: import("./colour.js").ScaleKind, edits: Record<string, Edit>,
+ * }} State token: the query; beta: times the layer's own; target: which of the method's maps;
+ *   edits: by "layer-key"
+ */
+
+export const UNCHANGED = Object.freeze({ length: 1, noise: 0, deleted: false });
+
+/** Where to begin: the last attention over the image, from the class token or else from the middle. */
+export function beginning(traces, trace = 0) {
+  const { tokens, layers } = traces[trace];
+  const layer = Math.max(
+    0,
+    layers.findLastIndex((each) => each.keys === "image"),
+  );
+  return {
+    trace,
+    layer,
+    head: "mean",
+    token: firstToken(tokens, layers[layer]),
+    pin: false,
+    key: null,
+    pick: "query",
+    method: "row",
+    target: 0,
+    beta: 1,
+    scale: "absolute",
+    edits: {},
+  };
+}
+
+/** The query that a layer is first seen from. */
+export function firstToken(tokens, layer) {
+  const asked = tokens.find((each) => each.name === layer?.queries);
+  if (!asked?.grid) return 0;
+  const [rows, columns] = asked.grid;
+  const extra = asked.labels.length - rows * columns;
+  return extra ? 0 : Math.floor(rows / 2) * columns + Math.floor(columns / 2);
+}
+
+/** The state, made to fit the traces: what an address asks for may not be there. @returns {State} */
+export function fitting(traces, wanted) {
+  const start = beginning(traces, within(wanted.trace, traces.length, 0));
+  const trace = traces[start.trace];
+  const state = { ...start, ...wanted, trace: start.trace };
+  state.layer = within(state.layer, trace.layers.length, start.layer);
+  const layer = trace.layers[state.layer];
+  const usual = wanted.layer === undefined ? start.token : firstToken(trace.tokens, layer);
+  state.token = within(wanted.token, layer.nQueries, usual);
+  state.key = state.key === null ? null : within(state.key, layer.nKeys, null);
+  if (typeof state.head === "number") state.head = within(state.head, layer.heads, "mean");
+  if (!["row", "column"].includes(state.method)) {
+    const maps = trace.maps.filter((map) => map.method === state.method);
+    if (!maps.length) state.method = "row";
+    state.target = within(state.target, maps.length, 0);
+  }
+  const there = ([place]) => within(Number(place.split("-")[1]), trace.layers[place.split("-")[0]]?.nKeys ?? 0, null);
+  state.edits = Object.fromEntries(Object.entries(state.edits).filter((each) => there(each) !== null));
+  return state;
+}
+
+const within = (i, n, otherwise) => (Number.isInteger(i) && i >= 0 && i < n ? i : otherwise);
+
+/** The edits of one layer's keys. @param {State} state @returns {Map<number, Edit>} */
+export function editsOf(state, layer = state.layer) {
+  const found = new Map();
+  for (const [place, edit] of Object.entries(state.edits)) {
+    const [of, key] = place.split("-").map(Number);
+    if (of === layer) found.set(key, edit);
+  }
+  return found;
+}
+
+/** The state with one key of the present layer changed. @param {Partial<Edit>} change */
+export function withEdit(state, key, change) {
+  const place = `${state.layer}-${key}`;
+  const edit = { ...UNCHANGED, ...state.edits[place], ...change };
+  const { [place]: _, ...others } = state.edits;
+  const same = edit.length === 1 && edit.noise === 0 && !edit.deleted;
+  return { ...state, edits: same ? others : { ...others, [place]: edit } };
+}
+
+const OURS = ["trace", "layer", "head", "token", "pin", "key", "pick", "method", "target", "beta", "scale", "edits"];
+
+/** The address's fragment: others' entries stay, ours are written anew. @param {State} state */
+export function toHash(state, hash = "") {
+  const entries = new URLSearchParams(hash.replace(/^#/, ""));
+  for (const name of OURS) entries.delete(name);
+  for (const name of ["trace", "layer", "head", "token", "method"]) entries.set(name, String(state[name]));
+  if (state.pin) entries.set("pin", "1");
+  if (state.key !== null) entries.set("key", String(state.key));
+  if (state.pick !== "query") entries.set("pick", state.pick);
+  if (state.target) entries.set("target", String(state.target));
+  if (state.beta !== 1) entries.set("beta", state.beta === Infinity ? "inf" : String(state.beta));
+  if (state.scale !== "absolute") entries.set("scale", state.scale);
+  const edits = Object.entries(state.edits).map(([place, edit]) => {
+    const parts = [place, edit.length !== 1 && `x${edit.length}`, edit.noise && `n${edit.noise}`, edit.deleted && "d"];
+    return parts.filter(Boolean).join("-");
+  });
+  if (edits.length) entries.set("edits", edits.join("_"));
+  return `#${entries}`;
+}
+
+/** What a fragment asks for; whatever can't be read is left out. @returns {Partial<State>} */
+export function fromHash(hash) {
+  const entries = new URLSearchParams(hash.replace(/^#/, ""));
+  /** @type {any} */
+  const wanted = {};
+  for (const name of ["trace", "layer", "token", "key", "target"]) {
+    if (/^\d{1,9}$/.test(entries.get(name) ?? "")) wanted[name] = Number(entries.get(name));
+  }
+  const head = entries.get("head") ?? "";
+  if (/^\d{1,4}$/.test(head)) wanted.head = Number(head);
+  else if (["mean", "max"].includes(head)) wanted.head = head;
+  if (entries.has("pin")) wanted.pin = entries.get("pin") === "1";
+  if (entries.get("pick") === "key") wanted.pick = "key";
+  if (entries.has("method")) wanted.method = entries.get("method");
+  const beta = entries.get("beta") === "inf" ? Infinity : Number(entries.get("beta") ?? 1);
+  if (beta >= 0) wanted.beta = beta;
+  if (["absolute", "linear", "rescaled"].includes(entries.get("scale") ?? "")) wanted.scale = entries.get("scale");
+  if (entries.has("edits")) wanted.edits = Object.fromEntries((entries.get("edits") ?? "").split("_").flatMap(edit));
+  return wanted;
+}
+
+function edit(text) {
+  const match = /^(\d{1,4}-\d{1,6})(?:-x(\d*\.?\d+))?(?:-n(\d*\.?\d+))?(-d)?$/.exec(text);
+  if (!match) return [];
+  return [[match[1], { length: Number(match[2] ?? 1), noise: Number(match[3] ?? 0), deleted: Boolean(match[4]) }]];
+}
+
+/** The slider of β, 0 to 100: none at all, then 1/90 to 90 times with 1× in the middle, then hard. */
+export function betaAt(place) {
+  if (place <= 0) return 0;
+  if (place >= 100) return Infinity;
+  return Number((10 ** ((place - 50) / 25)).toPrecision(3));
+}
+
+/** @param {number} beta @returns {number} the slider's place */
+export function placeOf(beta) {
+  if (beta === 0) return 0;
+  return beta === Infinity ? 100 : Math.min(Math.max(50 + 25 * Math.log10(beta), 1), 99);
+}
+
+/** times·β, where 0·∞ is 0: no attention to scores at all. */
+export const timesBeta = (times, beta) => (times === 0 ? 0 : times * beta);

@@ -1,0 +1,50 @@
+"""The viewer in a notebook: a widget where a kernel runs, and the same page in a frame where none does."""
+
+import html
+from collections.abc import Sequence
+from typing import Any
+
+import anywidget
+import traitlets
+from IPython.display import display
+
+from pellucid.explain.trace import Trace
+from pellucid.show.bundle import to_bytes
+from pellucid.show.page import page, viewer_code, viewer_css
+
+VIEW = "application/vnd.jupyter.widget-view+json"
+HEIGHT = 900  # pixels of the frame
+
+
+class Viewer(anywidget.AnyWidget):
+    """Traces to look at, live in Jupyter and VS Code.
+
+    A notebook that is exported to HTML, or opened again with no kernel, has no widgets: so the self-contained page
+    follows in a frame, which hides itself, and isn't loaded, as long as its widget stands on the same page.
+    """
+
+    _esm = f"{viewer_code('widget')}\nexport default {{ render: widget_js.render }};\n"
+    _css = viewer_css()
+    traces = traitlets.List(traitlets.Bytes()).tag(sync=True)
+    name = traitlets.Unicode().tag(sync=True)
+
+    def __init__(self, traces: Trace | Sequence[Trace]):
+        shown = [traces] if isinstance(traces, Trace) else list(traces)
+        self.frame = page(shown)
+        super().__init__(traces=[to_bytes(each) for each in shown])
+        self.name = self.model_id
+
+    def _ipython_display_(self) -> None:
+        """Two outputs: exporters take a widget's for its code on a CDN, and would leave out what stands beside it."""
+        bundle: Any = {VIEW: {"version_major": 2, "version_minor": 0, "model_id": self.model_id}}
+        display({**bundle, "text/html": "", "text/plain": repr(self)}, raw=True)
+        display({"text/html": self.fallback(), "text/plain": ""}, raw=True)
+
+    def fallback(self) -> str:
+        """The page in a frame, to be seen where the widget can't be."""
+        hide = f'body:has([data-pellucid="{self.name}"]) #pellucid-{self.name} {{ display: none; }}'
+        return (
+            f"<style>{hide}</style>"
+            f'<iframe id="pellucid-{self.name}" title="attention" loading="lazy" width="100%" height="{HEIGHT}" '
+            f'style="border: 0" srcdoc="{html.escape(self.frame)}"></iframe>'
+        )

@@ -1,0 +1,114 @@
+"""A real browser for tests: Chromium, driven as a person would. No request may leave the page's own origin."""
+
+import functools
+import http.server
+import os
+import shutil
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+CHROMIUM = next(
+    (path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), None
+)
+QUIETLY = (
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--no-first-run",
+)
+# What the served page is to live under; nothing inline, nothing from elsewhere.
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob: data:; connect-src 'self'; "
+    "base-uri 'none'; form-action 'none'"
+)
+NOBODY = "data:", "blob:", "about:"  # schemes that ask nobody
+
+
+@pytest.fixture(scope="session")
+def chromium() -> Iterator[Any]:
+    """The browser; tests that need it are skipped, with the reason, where there is none."""
+    sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    if CHROMIUM is None:
+        pytest.skip("no chromium on this machine")
+    with sync_api.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=list(QUIETLY))
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def visit(chromium: Any) -> Iterator[Callable[..., Any]]:
+    """Open an address as a person would: visit(url, width=…, height=…, dark=…, touch=…).
+
+    When the test ends, no page has had an error, and none has asked anybody but its own origin. What others put into
+    a page may try: `others` are the beginnings of those addresses; they get no answer.
+    """
+    wrong: list[str] = []
+    contexts = []
+
+    def opened(url: str, *, width=1280, height=900, dark=False, touch=False, others: tuple[str, ...] = ()) -> Any:
+        size: Any = {"width": width, "height": height}
+        context = chromium.new_context(viewport=size, color_scheme="dark" if dark else "light", has_touch=touch)
+        contexts.append(context)
+        origin = url if url.startswith("file:") else "/".join(url.split("/")[:3]) + "/"
+
+        def asked(route: Any) -> None:
+            if route.request.url.startswith((origin, *NOBODY)):
+                route.continue_()
+                return
+            if not route.request.url.startswith(others or ("nobody",)):
+                wrong.append(f"asked {route.request.url[:200]}")
+            route.abort()
+
+        context.route("**/*", asked)
+        page = context.new_page()
+        page.set_default_timeout(30_000)
+        page.on("pageerror", lambda error: wrong.append(f"error {error}") if not others else None)
+        page.on("console", lambda said: wrong.append(said.text) if said.type == "error" and not others else None)
+        page.goto(url)
+        return page
+
+    yield opened
+    for context in contexts:
+        context.close()
+    assert wrong == []
+
+
+@contextmanager
+def serving(folder: Path, policy: str = POLICY) -> Iterator[str]:
+    """The folder as a site on this machine, under the policy; its address."""
+
+    class Handler(http.server.SimpleHTTPRequestHandler):
+        extensions_map = {**http.server.SimpleHTTPRequestHandler.extensions_map, ".js": "text/javascript"}  # noqa: RUF012
+
+        def end_headers(self) -> None:
+            self.send_header("Content-Security-Policy", policy)
+            super().end_headers()
+
+        def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
+            pass
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Handler, directory=str(folder)))
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}/"
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+def keep(page: Any, name: str, tmp_path: Path, **how: Any) -> Path:
+    """A screenshot, kept in the folder that PELLUCID_ARTEFACTS names, or with the test's files."""
+    folder = Path(os.environ.get("PELLUCID_ARTEFACTS", tmp_path))
+    folder.mkdir(parents=True, exist_ok=True)
+    page.screenshot(path=str(folder / f"{name}.png"), **how)
+    return folder / f"{name}.png"

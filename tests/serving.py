@@ -1,0 +1,62 @@
+"""`pellucid serve` as a process, for tests."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from threading import Timer
+
+
+class Serving:
+    """A server that is up; `address` is where, without a slash at the end."""
+
+    def __init__(self, *words: str, log: Path):
+        self.log = log
+        with log.open("w") as file:
+            command = [sys.executable, "-m", "pellucid", "serve", "--port", "0", *words]
+            self.process = subprocess.Popen(
+                command, stdout=subprocess.PIPE, stderr=file, text=True, env=os.environ | {"OMP_NUM_THREADS": "1"}
+            )
+        assert self.process.stdout is not None
+        giving_up = Timer(60, self.process.kill)
+        giving_up.start()
+        first = self.process.stdout.readline()
+        giving_up.cancel()
+        found = re.match(r"open (http://\S+?:(\d+))/(\S*) \(Ctrl-C stops the server\)", first)
+        assert found, f"{first}{log.read_text()}"
+        self.address, self.port, self.query = found[1], int(found[2]), found[3]
+
+    def stop(self) -> int:
+        """Ask it to end, and wait; the exit code."""
+        self.process.send_signal(signal.SIGTERM)
+        return self.ended()
+
+    def ended(self) -> int:
+        try:
+            return self.process.wait(30)
+        finally:
+            self.process.kill()
+            assert self.process.stdout is not None
+            self.process.stdout.close()
+
+
+@contextmanager
+def serving(*words: str, log: Path) -> Iterator[Serving]:
+    server = Serving(*words, log=log)
+    try:
+        yield server
+    finally:
+        if server.process.poll() is None:
+            server.stop()
+
+
+def wait_until(true, seconds: float = 10.0) -> None:
+    end = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < end, "it never came true"
+        time.sleep(0.01)
