@@ -31,7 +31,7 @@ POLICY = (
 NOBODY = "data:", "blob:", "about:"  # schemes that ask nobody
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")  # playwright holds the thread's event loop, and there can be one at a time
 def chromium() -> Iterator[Any]:
     """The browser; tests that need it are skipped, with the reason, where there is none."""
     sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")

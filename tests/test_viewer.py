@@ -12,6 +12,7 @@ import torch
 from browser import chromium as chromium
 from browser import keep, serving
 from browser import visit as visit
+from PIL import Image
 from torch import Tensor
 from torch.testing import assert_close
 
@@ -22,7 +23,7 @@ from pellucid.explain.trace import Layer, Map, Tokens, Trace, trace, trace_capti
 from pellucid.hub import load, load_captioner
 from pellucid.ops.exact import weight_rows
 from pellucid.show.bundle import from_bytes, save_trace, to_bytes
-from pellucid.show.page import VIEWER, page, to_html, viewer_code
+from pellucid.show.page import VIEWER, Section, page, to_html, viewer_code
 
 SAMPLES = Path(pellucid.__file__).parent / "cli" / "samples"
 INDEX = """<!doctype html><html lang="en"><head><meta charset="utf-8"><title>a trace</title>
@@ -248,6 +249,20 @@ def test_page_from_disk(visit, ship, tmp_path):
     assert view.locator("[data-part=moved]").inner_text() == said
     view.get_by_role("button", name="Picture 2: ship").click()
     assert view.get_by_role("button", name="Picture 2: ship").get_attribute("aria-pressed") == "true"
+
+
+def test_a_page_tells_before_it_shows(ship, visit, tmp_path):
+    picture = tmp_path / "one.png"
+    Image.new("RGB", (30, 20), "red").save(picture)
+    sections = [Section("First <i>", ("It is 3 < 4.", "And so on."), (picture,)), Section("Second", ())]
+    to_html(ship, tmp_path / "told.html", title="All & sundry", sections=sections)
+    opened = visit((tmp_path / "told.html").as_uri())
+    assert opened.locator("h1").inner_text() == "All & sundry"
+    assert opened.locator(".told h2").all_inner_texts() == ["First <i>", "Second"]
+    assert opened.locator(".told p").all_inner_texts() == ["It is 3 < 4.", "And so on."]
+    assert opened.locator(".told img").evaluate("image => image.naturalWidth") == 30
+    assert opened.locator("main .pl-stage canvas").first.is_visible()
+    assert "told" not in page(ship).partition("<main>")[0].partition("</style>")[2]
 
 
 def test_page_is_the_same_each_time_and_says_its_title(ship):

@@ -15,6 +15,7 @@ from torch import Tensor
 PAD, START, END, UNKNOWN, BACKWARD, MASK = range(6)  # the first numbers of every vocabulary
 NAMES = ("<pad>", "<start>", "<end>", "<unknown>", "<backward>", "<mask>")
 SPECIAL = len(NAMES)
+NEVER = (PAD, START, UNKNOWN, BACKWARD, MASK)  # what no caption says
 Kind = Literal["words", "bpe"]
 WORD = r"[\p{L}\p{N}]+(?:['’\-][\p{L}\p{N}]+)*"
 MIRRORED = (("left", "right"), ("leftmost", "rightmost"), ("left-hand", "right-hand"), ("lefthand", "righthand"))

@@ -9,11 +9,9 @@ from torch import Tensor
 
 from pellucid.data.augment import Normalise, normalised
 from pellucid.data.listings import Images
-from pellucid.data.tokenizer import BACKWARD, END, MASK, PAD, START, UNKNOWN, CaptionTokenizer
+from pellucid.data.tokenizer import END, NEVER, START, CaptionTokenizer
 from pellucid.decode import beam_search, cross_attention
 from pellucid.models.captioner import Captioner
-
-NEVER = (PAD, START, UNKNOWN, BACKWARD, MASK)  # what no caption holds
 
 
 @dataclass(frozen=True, eq=False)

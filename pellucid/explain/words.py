@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Float, Int, UInt8
 from torch import Tensor
 
-from pellucid.data.tokenizer import BACKWARD, END, MASK, PAD, START, UNKNOWN, CaptionTokenizer
+from pellucid.data.tokenizer import END, NEVER, START, CaptionTokenizer
 from pellucid.decode import beam_search
 from pellucid.explain import chains
 from pellucid.explain.chains import Heads
@@ -26,8 +26,6 @@ from pellucid.explain.maps import (
 from pellucid.layers import watch
 from pellucid.layers.record import Record
 from pellucid.models.captioner import Captioner
-
-NEVER = (PAD, START, UNKNOWN, BACKWARD, MASK)  # what no caption holds
 
 
 @dataclass(frozen=True, eq=False)

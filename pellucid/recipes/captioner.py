@@ -41,7 +41,13 @@ def captioner_scenes() -> CaptionRun:
 
 
 def captioner_scenes_full() -> CaptionRun:
-    """pellucid train captioner_scenes_full: one H200, 54.8 s of training beside another run, after 33 s of compiling."""
+    """pellucid train captioner_scenes_full: one H200, 54.8 s of training beside another run, after 33 s of compiling.
+
+    Exactly right captions of 2,000 test scenes 99.85 % (seed 0, beam 5), of 2,000 with a pair of colour and shape that
+    is not in training 99.70 %; counts 100 %, relations 99.75 %. The peak of attention lies inside the object that a
+    word names for 94.5 % of these words, for 96.9 % through the encoder (rollout), by chance for 13.7 %. 4,828,672
+    parameters; evaluated with weights in half precision. 2026-11-15.
+    """
     small = captioner_scenes()
     return replace(
         small,
@@ -68,9 +74,9 @@ def captioner_scenes_full() -> CaptionRun:
 def captioner_flickr8k() -> CaptionRun:
     """pellucid train captioner_flickr8k --data.name PATH: one H200, 48 s of training, then 9 s on its own captions.
 
-    The encoder begins as vit-cifar10. CIDEr-D of the validation images, beam 5: 36.3, 35.7 and 32.9 (seeds 0, 1, 2) after
-    the first stage, 39.2 after the second (one run that had 35.6 before it). 9,592,064 parameters. 2026-11-15. Not
-    measured yet: the test images with the second stage as it stands here.
+    The encoder begins as vit-cifar10. CIDEr-D of the validation images, beam 5: 36.3, 35.7 and 32.9 (seeds 0, 1, 2)
+    after the first stage, 39.2 after the second (one run that had 35.6 before it). 9,592,064 parameters. 2026-11-15.
+    Not measured yet: the test images with the second stage as it stands here.
     """
     encoder = vit_cifar10_fast().model
     return CaptionRun(

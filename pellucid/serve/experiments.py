@@ -83,7 +83,7 @@ def outcome(one: Experiment, parameters: Any) -> dict[str, Any]:
     """What one run tells; or one sentence, where parameters within their bounds don't go together."""
     try:
         return told(one, parameters, one(parameters))
-    except (ArithmeticError, IndexError, RuntimeError) as error:
+    except (ArithmeticError, AssertionError, IndexError, RuntimeError, ValueError) as error:
         reason = str(error).partition("\n")[0]
         raise ValueError(f"{one.name} can't run with these parameters: {reason}") from error
 
@@ -112,8 +112,10 @@ def changeable(one: Experiment) -> tuple[schemas.Parameter, ...]:
             continue
         high = SEEDS if field.name == "seed" else (COUNTS if whole else NUMBERS) * default
         low = 1 if whole and field.name not in FROM_ZERO else 0
+        # Widths are split into heads and pairs: their halves can be.
+        step = high / 100 if not whole else default // 2 if field.name.endswith("width") else 1
         known = {"name": field.name, "about": about.get(field.name, ""), "whole": whole}
-        found.append(schemas.Parameter(**known, default=default, low=low, high=high))
+        found.append(schemas.Parameter(**known, default=default, low=low, high=high, step=step))
     return tuple(found)
 
 

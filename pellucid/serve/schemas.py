@@ -147,6 +147,7 @@ class Parameter(BaseModel):
     default: float
     low: float
     high: float
+    step: Annotated[float, Field(description="What a slider moves by.")]
 
 
 class Experiment(BaseModel):

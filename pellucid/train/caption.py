@@ -18,10 +18,10 @@ from pellucid.data.caption_sources import load_captions
 from pellucid.data.captions import CaptionSet, CaptionSplits
 from pellucid.data.loader import Share
 from pellucid.data.sources import statistics
-from pellucid.data.tokenizer import BACKWARD, END, MASK, PAD, SPECIAL, START, UNKNOWN, CaptionTokenizer
+from pellucid.data.tokenizer import BACKWARD, END, MASK, NEVER, PAD, SPECIAL, START, UNKNOWN, CaptionTokenizer
 from pellucid.decode import sample
 from pellucid.evaluate.captions import score
-from pellucid.evaluate.speech import NEVER, captions_of
+from pellucid.evaluate.speech import captions_of
 from pellucid.hub.loading import load
 from pellucid.models import Captioner
 from pellucid.train.config import CaptionRun

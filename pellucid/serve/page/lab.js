@@ -7,7 +7,6 @@ import { at, make } from "./dom.js";
 import { change, value } from "./state.js";
 
 const PAUSE = 150; // milliseconds that a slider must rest
-const STEPS = 100; // of a slider whose number is no count
 
 let furnished = false;
 
@@ -58,8 +57,8 @@ function experiment(about) {
 }
 
 /** The slider of one parameter, from its lowest to its highest value. */
-function slider({ name, about, whole, default: number, low, high }, values, moved) {
-  const bounds = { min: low, max: high, step: whole ? 1 : high / STEPS, value: number };
+function slider({ name, about, default: number, low, high, step }, values, moved) {
+  const bounds = { min: step > 1 ? step : low, max: high, step, value: number };
   const made = makeSlider(name.replaceAll("_", " "), bounds, (chosen) => {
     values[name] = chosen;
     made.tell(String(chosen));

@@ -34,7 +34,7 @@ export function makeReadings(label) {
  * @param {(place: number) => void} input
  */
 export function makeSlider(name, { min, max, step = 1, value }, input) {
-  const number = h("output", { class: "pl-number" });
+  const number = h("span", { class: "pl-number" });
   const listen = () => input(Number(range.value));
   const range = h("input", { type: "range", "aria-label": name, min, max, step, value, input: listen });
   const element = h("label", { class: "pl-slider" }, h("span", {}, name), number, range);
