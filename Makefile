@@ -20,7 +20,7 @@ check: setup
 	$(BIN)/lint-imports
 
 test: setup
-	$(BIN)/pytest -n 2
+	$(BIN)/pytest -n 2 --dist loadfile
 
 demo: setup
 	$(BIN)/pellucid demo

@@ -358,7 +358,8 @@ OPTIONS = shlex.split(
     "--model.encoder.width 16 --model.encoder.depth 1 --model.encoder.heads 2 --model.layers 1 --model.heads 2 "
     "--model.dropout 0.1 --data.size 36 36 --data.scenes.train 64 --data.scenes.validation 4 --data.scenes.test 4 "
     "--batch 8 --optim.ema 0.9 --duration '24 steps' --evaluate-every '12 steps' --checkpoint-every '2 steps' "
-    "--critical.duration '12 steps' --critical.batch 4 --critical.samples 2 --critical.augment.flip random --critical.teacher 0.2"
+    "--critical.duration '12 steps' --critical.batch 4 --critical.samples 2 --critical.augment.flip random "
+    "--critical.teacher 0.2"
 )
 
 

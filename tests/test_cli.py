@@ -4,6 +4,7 @@ import re
 import subprocess
 import sys
 import time
+from dataclasses import replace
 
 import pytest
 from PIL import Image
@@ -215,7 +216,7 @@ def test_a_file_where_the_folder_should_be(tmp_path, capsys):
 def test_demo_trains_and_draws(tmp_path):
     out = tmp_path / "made" / "here"
     (out / "vit_digits").mkdir(parents=True)  # what an earlier demo left is left alone
-    result = run("demo", "--steps", "3", "--epochs", "1", "--scenes", "2", "--out", str(out))
+    result = run("demo", "--steps", "3", "--epochs", "1", "--scenes", "2", "--no-lab", "--out", str(out))
     assert "exactly right on" in result.stdout
     assert re.search(r"it reads \d{10} and says \d{10}", result.stdout)
     assert re.search(r"reads \d+\.\d\d% of 360 test images right, after \d+\.\d s of training", result.stdout)
@@ -251,6 +252,30 @@ def test_demo_shows_its_drawings_to_the_shipped_model(monkeypatch, capsys, tmp_p
         assert re.fullmatch(rf"{name} is [a-j] to it, with \d+\.\d%", line)
     assert story.sections[0].sentences == tuple(lines[2:])
     assert [seen.answers[0][0] for seen in story.traces] == [line.split()[2] for line in lines[2:]]
+
+
+def test_demo_judges_what_is_said(monkeypatch, capsys, tmp_path):
+    """What courses teach and isn't so is told with its counter-example; a claim that falls is the exit code."""
+    from pellucid.cli.demo import Story, judges
+    from pellucid.cli.verbs import Demo
+    from pellucid.lab import experiment
+
+    packed = experiment("packed")
+    result = packed()
+    monkeypatch.setattr("pellucid.cli.demo.everything", lambda: [(packed, result)])
+    story = Story()
+    assert judges(Demo(out=tmp_path), story) == 0
+    heard = [claim for claim in result.claims if claim.heard]
+    assert heard
+    told = story.sections[0].sentences
+    for claim, sentence in zip(heard, told, strict=False):
+        assert sentence == f"“{claim.statement}” False. {claim.counter_example}"
+    assert re.fullmatch(rf"{len(result.claims)} claims: .*; with sliders: {tmp_path / 'lab.html'}", told[-1])
+    assert packed.title in (tmp_path / "lab.html").read_text(encoding="utf-8")
+    fallen = replace(result, claims=(replace(heard[0], verdict="true"),))
+    monkeypatch.setattr("pellucid.cli.demo.everything", lambda: [(packed, fallen)])
+    assert judges(Demo(out=tmp_path), Story()) == 1
+    assert "1 of 1 claims don't stand" in capsys.readouterr().err
 
 
 def test_the_log_of_a_fetch_is_told_on_a_terminal(monkeypatch, capsys, tmp_path):

@@ -11,6 +11,7 @@ from PIL import Image
 
 from pellucid.cli.caption import caption
 from pellucid.cli.evaluate_captions import Speaker, scene_figures
+from pellucid.cli.lab import CALLED, counted, everything, judged
 from pellucid.cli.predict import predict
 from pellucid.cli.progress import progress
 from pellucid.cli.train import free, show_run, train_run
@@ -22,6 +23,7 @@ from pellucid.data.sources import load as images
 from pellucid.evaluate import classification
 from pellucid.explain import Trace, trace, trace_caption
 from pellucid.hub.loading import load, load_captioner, normalisation, shipped
+from pellucid.lab.page import to_html as lab_to_html
 from pellucid.recipes.captioner import captioner_scenes
 from pellucid.recipes.reverse import looking_back, reverse, reversed_by, sequences
 from pellucid.recipes.vit import vit_digits
@@ -54,8 +56,11 @@ class Story:
         self.sections[-1] = replace(last, sentences=(*last.sentences, sentence), pictures=(*last.pictures, *pictures))
 
 
-def demo(asked: Demo) -> None:
-    """Reverse digits, read handwritten ones, recognise and caption pictures. Earlier demos in the folder are kept."""
+def demo(asked: Demo) -> int:
+    """Reverse digits, read handwritten ones, recognise and caption pictures, run the lab; 1 if a claim of it falls.
+
+    Earlier demos in the folder are kept.
+    """
     for name in ("steps", "epochs", "scenes"):
         if getattr(asked, name) < 1:
             raise ValueError(f"--{name} is {getattr(asked, name)}; expected one or more")
@@ -67,10 +72,12 @@ def demo(asked: Demo) -> None:
     tells(asked, story)
     if SPEAKS in shipped():
         looks(asked, story)
+    code = judges(asked, story) if asked.lab else 0
     report = asked.out / "report.html"
     to_html(story.traces, report, title="What the demo did", sections=story.sections)
     print(f"\nall of it, with the attention to look at: {report}")
     print(f"the same live, with pictures of yours: {_command()} serve --runs {asked.out}")
+    return code
 
 
 def reverses(asked: Demo, story: Story) -> None:
@@ -183,6 +190,20 @@ def looks(asked: Demo, story: Story) -> None:
     encoder = model.config.encoder
     pixels = decode(photograph, size=encoder.image, channels=encoder.channels, fit="stretch")
     story.traces.append(trace_caption(model, tokenizer, pixels, name=SPEAKS))
+
+
+def judges(asked: Demo, story: Story) -> int:
+    """Run every claim of the lab; what courses say and isn't so is told, all of it written to a page."""
+    story.begin("The lab puts what is said about attention to the test.")
+    found = everything()
+    claims = [claim for _, result in found for claim in result.claims]
+    for claim in claims:
+        if claim.heard:
+            story.say(f"“{claim.statement}” {CALLED[claim.verdict].capitalize()}. {claim.counter_example}")
+    page = asked.out / "lab.html"
+    lab_to_html(found, page)
+    story.say(f"{counted(claims)}; with sliders: {page}")
+    return judged(claims)
 
 
 def _command() -> str:

@@ -31,7 +31,7 @@ def lab(asked: Lab, changes: list[str]) -> int:
             raise ValueError("--figure is of one experiment; name it: pellucid lab NAME --figure FILE")
         if asked.out is not None:
             check_html(asked.out)
-        found = _all()
+        found = everything()
         claims = [claim for _, result in found for claim in result.claims]
         if asked.out is not None:
             to_html(found, asked.out)
@@ -76,7 +76,8 @@ def judged(claims: Sequence[Claim]) -> int:
     return 1 if sentences else 0
 
 
-def _all() -> list[tuple[Experiment, Result]]:
+def everything() -> list[tuple[Experiment, Result]]:
+    """Run all experiments, side by side."""
     console = Console(stderr=True)
     with Progress(*Progress.get_default_columns(), TextColumn("{task.fields[name]}"), console=console,
                   disable=not console.is_terminal, transient=True) as bar:  # fmt: skip
@@ -101,8 +102,13 @@ def print_ledger(claims: Sequence[Claim]) -> None:
     else:
         for claim in claims:
             print("\n".join(told(claim)))
+    print(f"\n{counted(claims)}")
+
+
+def counted(claims: Sequence[Claim]) -> str:
+    """How many there are of each verdict."""
     counts = {verdict: sum(claim.verdict == verdict for claim in claims) for verdict in CALLED}
-    print(f"\n{len(claims)} claims: {', '.join(f'{count} {CALLED[verdict]}' for verdict, count in counts.items())}")
+    return f"{len(claims)} claims: {', '.join(f'{count} {CALLED[verdict]}' for verdict, count in counts.items())}"
 
 
 def told(claim: Claim) -> list[str]:

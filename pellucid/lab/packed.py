@@ -26,6 +26,8 @@ class Packed:
 
 def packed(p: Packed) -> Result:
     """Take the three matrices out in several ways, build attention from each, and compare with the module."""
+    if p.width % p.heads:
+        raise ValueError(f"width {p.width} can't be split into {p.heads} heads; expected a multiple of {p.heads}")
     D = p.width
     with seeded(p.seed):
         module = nn.MultiheadAttention(D, p.heads, batch_first=True).double()

@@ -10,7 +10,8 @@ import { distance, mixture } from "./sums.js";
 export function makeBeta({ layer, values }) {
   const state = { place: 50, query: 0 };
   const slider = makeSlider("Inverse temperature β", { min: 0, max: 100, value: 50 }, (place) => change({ place }));
-  const query = makeSlider("Query", { min: 0, max: layer.nQueries - 1, value: 0 }, (chosen) => change({ query: chosen }));
+  const queries = { min: 0, max: layer.nQueries - 1, value: 0 };
+  const query = makeSlider("Query", queries, (chosen) => change({ query: chosen }));
   const readings = makeReadings("What β does");
   const weights = makeWeights("Weights of the keys");
   const canvas = h("canvas", { role: "img" });
@@ -18,9 +19,8 @@ export function makeBeta({ layer, values }) {
   const about =
     `One query, ${layer.nKeys} keys of width ${layer.width}, values of two numbers: each is a point. ` +
     "The line is the way of the output, from the mean (+) to the best key's value.";
-  const element = makeCard(
-    "β from 0 to ∞", about, slider.element, query.element, readings.element, h("div", { class: "pl-two" }, weights.element, plane),
-  );
+  const pictures = h("div", { class: "pl-two" }, weights.element, plane);
+  const element = makeCard("β from 0 to ∞", about, slider.element, query.element, readings.element, pictures);
 
   const betaOf = (place) => timesBeta(betaAt(place), layer.beta);
   const outAt = (place) => mixture(attentionRow(layer, 0, state.query, betaOf(place)), values);

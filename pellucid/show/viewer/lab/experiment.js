@@ -42,13 +42,14 @@ export function makeExperiment(about, { button, ask, opened = () => {}, above = 
     const readings = makeReadings("Numbers");
     readings.update(Object.entries(data.numbers));
     const panels = data.panels.map(makePanel);
+    const code = h("pre", { tabindex: 0, "aria-label": "Code" }, data.code);
     outcome.replaceChildren(
       h("div", { class: "pl-panels" }, ...panels.map((panel) => panel.element)),
       readings.element,
       h("ul", { class: "pl-claims" }, ...data.claims.map(claimed)),
       ...data.failures.map((failure) => h("p", { class: "pl-fallen" }, `This does not stand: ${failure}.`)),
       h("p", {}, h("strong", {}, "Where it fails. "), data.fails),
-      h("details", {}, h("summary", {}, "The code that ran"), h("pre", { tabindex: 0, "aria-label": "Code" }, data.code)),
+      h("details", {}, h("summary", {}, "The code that ran"), code),
     );
     [...outcome.querySelectorAll("details")].forEach((details, i) => (details.open = Boolean(open[i])));
     panels.forEach((panel) => panel.draw());
@@ -64,11 +65,12 @@ export function makeExperiment(about, { button, ask, opened = () => {}, above = 
 
 /** @param {Claim} claim */
 function claimed(claim) {
+  const said = `, said to be ${claim.relation} `;
   return h(
     "li",
     {},
     h("p", {}, verdictOf(claim.verdict), ` ${claim.statement}`),
-    h("p", { class: "pl-quiet" }, "measured ", figure(claim.measured), `, said to be ${claim.relation} `, figure(claim.tolerance)),
+    h("p", { class: "pl-quiet" }, "measured ", figure(claim.measured), said, figure(claim.tolerance)),
     claim.counter_example && h("p", { class: "pl-quiet" }, claim.counter_example),
   );
 }

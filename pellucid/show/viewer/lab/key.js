@@ -8,10 +8,11 @@ import { distance, keyMoved } from "./sums.js";
 export function makeKey(head) {
   const { layer } = head;
   const state = { key: 2, query: 0, length: 1.5, noise: 0 };
+  const lengths = { min: 0, max: 3, step: 0.05, value: state.length };
   const sliders = {
     key: makeSlider("Key", { min: 0, max: layer.nKeys - 1, value: state.key }, (key) => change({ key })),
     query: makeSlider("Asked by query", { min: 0, max: layer.nQueries - 1, value: 0 }, (query) => change({ query })),
-    length: makeSlider("Elongation α", { min: 0, max: 3, step: 0.05, value: state.length }, (length) => change({ length })),
+    length: makeSlider("Elongation α", lengths, (length) => change({ length })),
     noise: makeSlider("Noise σ", { min: 0, max: 1, step: 0.01, value: 0 }, (noise) => change({ noise })),
   };
   const says = h("p", { role: "status" });

@@ -27,6 +27,7 @@ export function showLab(page) {
     element.querySelector("summary").focus({ preventScroll: true });
   };
   const claims = experiments.reduce((sum, data) => sum + data.claims.length, 0);
+  const tally = `${claims} claims about attention, each run and measured by one of ${experiments.length} experiments.`;
   page.querySelector("main").replaceChildren(
     h(
       "div",
@@ -35,7 +36,7 @@ export function showLab(page) {
         "header",
         {},
         h("h1", {}, "The lab"),
-        h("p", {}, `${claims} claims about attention, each run and measured by one of ${experiments.length} experiments.`),
+        h("p", {}, tally),
         h("nav", { class: "pl-row", "aria-label": "On this page" }, ...links()),
       ),
       h("h2", { id: "live" }, "Move it yourself"),
@@ -48,5 +49,6 @@ export function showLab(page) {
   );
 }
 
-const links = () =>
-  [["#live", "Sliders"], ["#ledger", "Ledger"], ["#experiments", "Experiments"]].map(([href, text]) => h("a", { href }, text));
+const PARTS = { "#live": "Sliders", "#ledger": "Ledger", "#experiments": "Experiments" };
+
+const links = () => Object.entries(PARTS).map(([href, text]) => h("a", { href }, text));

@@ -8,13 +8,15 @@ export function makeLedger(experiments, open) {
   const claims = experiments.flatMap(({ name, claims: all }) => all.map((claim) => ({ ...claim, experiment: name })));
   const rows = claims.map((claim) => [claim.verdict, rowOf(claim, open)]);
   const count = (verdict) => claims.filter((claim) => claim.verdict === verdict).length;
-  const choices = [["all", `all ${claims.length}`], ...Object.entries(VERDICTS).map(([verdict, text]) => [verdict, `${text} ${count(verdict)}`])];
+  const verdicts = Object.entries(VERDICTS).map(([verdict, text]) => [verdict, `${text} ${count(verdict)}`]);
+  const choices = [["all", `all ${claims.length}`], ...verdicts];
   const filter = makeSegments("Verdict", choices, (chosen) => {
     for (const [verdict, row] of rows) row.hidden = chosen !== "all" && chosen !== verdict;
   });
   filter.mark("all");
-  const heads = ["claim", "verdict", "measured", "tolerance", "counter-example"].map((name) => h("th", { scope: "col" }, name));
-  const table = h("table", { class: "pl-ledger" }, h("thead", {}, h("tr", {}, ...heads)), h("tbody", {}, ...rows.map(([, row]) => row)));
+  const names = ["claim", "verdict", "measured", "tolerance", "counter-example"];
+  const head = h("thead", {}, h("tr", {}, ...names.map((name) => h("th", { scope: "col" }, name))));
+  const table = h("table", { class: "pl-ledger" }, head, h("tbody", {}, ...rows.map(([, row]) => row)));
   const fallen = experiments.flatMap(({ failures }) => failures);
   const element = h(
     "section",
@@ -28,7 +30,8 @@ export function makeLedger(experiments, open) {
 }
 
 function rowOf(claim, open) {
-  const name = h("button", { type: "button", class: "pl-link", click: () => open(claim.experiment), title: claim.id }, claim.statement);
+  const click = () => open(claim.experiment);
+  const name = h("button", { type: "button", class: "pl-link", click, title: claim.id }, claim.statement);
   return h(
     "tr",
     { id: `claim-${claim.id}` },

@@ -11,27 +11,29 @@ const AMOUNTS = { infinite: -Infinity, finite: -1e4 };
 export function makeMask({ layer }) {
   const n = layer.nQueries;
   const patterns = { open: () => 1, causal: (i, j) => +(j <= i), empty: (i, j) => +(j <= i && i > 0) };
-  const masked = (pattern) => Uint8Array.from({ length: n * n }, (_, at) => patterns[pattern](Math.floor(at / n), at % n));
+  const [rowAt, columnAt] = [(at) => Math.floor(at / n), (at) => at % n];
+  const masked = (name) => Uint8Array.from({ length: n * n }, (_, at) => patterns[name](rowAt(at), columnAt(at)));
   const state = { mask: masked("causal"), form: "boolean", place: 0 };
   const forms = [["boolean", "boolean"], ["infinite", "−∞ added"], ["finite", "−10⁴ added"]];
   const starts = [["open", "all open"], ["causal", "causal"], ["empty", "causal, row 0 empty"]];
   const form = makeSegments("Form of the mask", forms, (chosen) => change({ form: chosen }));
   const pattern = makeSegments("Pattern", starts, (chosen) => change({ mask: masked(chosen) }));
-  const size = makeSlider("Scores multiplied by", { min: 0, max: 5, step: 0.25, value: 0 }, (place) => change({ place }));
+  const sizes = { min: 0, max: 5, step: 0.25, value: 0 }; // powers of ten
+  const size = makeSlider("Scores multiplied by", sizes, (place) => change({ place }));
   const table = h("table", { class: "pl-grid", "aria-label": "Weights, a row for each query" });
   const readings = makeReadings("What the mask does");
   const about = "Click a cell to open or shut it: what query i may see of key j. Shut cells are hatched.";
-  const element = makeCard(
-    "Masks", about, pattern.element, form.element, size.element, h("div", { class: "pl-scroll" }, table), readings.element,
-  );
+  const grid = h("div", { class: "pl-scroll" }, table);
+  const element = makeCard("Masks", about, pattern.element, form.element, size.element, grid, readings.element);
   const scale = makeScale("absolute", n, [], true);
   const cells = Array.from({ length: n * n }, (_, at) => {
     const click = () => change({ mask: state.mask.map((open, i) => (i === at ? 1 - open : open)) });
-    return h("button", { type: "button", click, "aria-label": `query ${Math.floor(at / n)}, key ${at % n}` }, h("data", {}));
+    const name = `query ${rowAt(at)}, key ${columnAt(at)}`;
+    return h("button", { type: "button", click, "aria-label": name }, h("data", {}));
   });
   const sums = Array.from({ length: n }, () => [h("td", {}), h("td", {})]);
-  const keys = Array.from({ length: n }, (_, key) => h("th", { scope: "col" }, `k${key}`));
-  table.append(h("tr", {}, h("td", {}), ...keys, h("th", { scope: "col" }, "sum"), h("th", { scope: "col" }, "on shut cells")));
+  const heads = [...Array.from({ length: n }, (_, key) => `k${key}`), "sum", "on shut cells"];
+  table.append(h("tr", {}, h("td", {}), ...heads.map((text) => h("th", { scope: "col" }, text))));
   for (let i = 0; i < n; i++) {
     const row = cells.slice(i * n, (i + 1) * n).map((cell) => h("td", {}, cell));
     table.append(h("tr", {}, h("th", { scope: "row" }, `q${i}`), ...row, ...sums[i]));

@@ -10,10 +10,11 @@ export function makeOffset(positions) {
   const state = { offset: 3, position: 10, pair: 2 };
   const omega = frequencies(positions);
   const last = positions.count - 1;
+  const pairs = { min: 0, max: omega.length - 1, value: state.pair };
   const sliders = {
     offset: makeSlider("Offset k", { min: 0, max: last, value: state.offset }, (offset) => change({ offset })),
-    position: makeSlider("Position t", { min: 0, max: last, value: state.position }, (position) => change({ position })),
-    pair: makeSlider("Pair of features i", { min: 0, max: omega.length - 1, value: state.pair }, (pair) => change({ pair })),
+    position: makeSlider("Position t", { min: 0, max: last, value: state.position }, (at) => change({ position: at })),
+    pair: makeSlider("Pair of features i", pairs, (pair) => change({ pair })),
   };
   const readings = makeReadings("What the offset does");
   const matrix = h("table", { class: "pl-matrix", "aria-label": "Rotation of this pair" });
@@ -34,9 +35,8 @@ export function makeOffset(positions) {
     "One rotation by ωᵢk takes a pair at any position t to the pair at t + k.";
   const ranges = Object.values(sliders).map((slider) => slider.element);
   const turn = h("div", { class: "pl-turn" }, h("span", {}, "PE(t + k) ="), matrix, h("span", {}, "· PE(t)"));
-  const element = makeCard(
-    "Offsets are rotations", about, ...ranges, turn, readings.element, h("div", { class: "pl-two" }, curve.element, circle),
-  );
+  const pictures = h("div", { class: "pl-two" }, curve.element, circle);
+  const element = makeCard("Offsets are rotations", about, ...ranges, turn, readings.element, pictures);
 
   function change(changes) {
     Object.assign(state, changes);
@@ -45,7 +45,8 @@ export function makeOffset(positions) {
     const [here, there] = [position, position + offset].map((at) => encoding(at, positions));
     const [from, to] = [here, there].map((all) => all.slice(2 * pair, 2 * pair + 2));
     for (const [name, slider] of Object.entries(sliders)) slider.tell(String(state[name]));
-    matrix.replaceChildren(...turning.map((row) => h("tr", {}, ...row.map((x) => h("td", {}, figure(x, written(Number(x.toFixed(4)))))))));
+    const cell = (x) => h("td", {}, figure(x, written(Number(x.toFixed(4)))));
+    matrix.replaceChildren(...turning.map((row) => h("tr", {}, ...row.map(cell))));
     readings.update([
       ["dot product PE(t)·PE(t + k)", dot(here, there)],
       ["by the formula, Σ cos ωᵢk", omega.reduce((sum, w) => sum + Math.cos(w * offset), 0)],
@@ -61,7 +62,7 @@ export function makeOffset(positions) {
   function draw() {
     const pairAt = (at) => encoding(at, positions).slice(2 * state.pair, 2 * state.pair + 2);
     drawCircle(canvas, circle.clientWidth, pairAt(state.position), pairAt(state.position + state.offset), state);
-    canvas.setAttribute("aria-label", `The pair at position ${state.position}, and turned by the offset ${state.offset}`);
+    canvas.setAttribute("aria-label", `The pair at position ${state.position}, and turned by offset ${state.offset}`);
   }
 
   keepDrawn(circle, draw);
@@ -86,7 +87,8 @@ function drawCircle(canvas, width, from, to, { position, offset }) {
   pen.arc(middle, middle, radius, 0, 2 * Math.PI);
   pen.stroke();
   pen.globalAlpha = 1;
-  for (const [[sin, cos], style, name] of [[from, "#0072b2", `t = ${position}`], [to, "#d55e00", `t + k = ${position + offset}`]]) {
+  const hands = [[from, "#0072b2", `t = ${position}`], [to, "#d55e00", `t + k = ${position + offset}`]];
+  for (const [[sin, cos], style, name] of hands) {
     const [x, y] = [middle + radius * cos, middle - radius * sin];
     pen.strokeStyle = pen.fillStyle = style;
     pen.lineWidth = 2;
@@ -99,6 +101,7 @@ function drawCircle(canvas, width, from, to, { position, offset }) {
     pen.fill();
     pen.fillStyle = color;
     const half = pen.measureText(name).width / 2;
-    pen.fillText(name, Math.min(Math.max(middle + 1.22 * radius * cos, half), size - half), middle - 1.3 * radius * sin);
+    const left = Math.min(Math.max(middle + 1.22 * radius * cos, half), size - half);
+    pen.fillText(name, left, middle - 1.3 * radius * sin);
   }
 }

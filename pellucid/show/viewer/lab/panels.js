@@ -20,7 +20,8 @@ export function makePanel(panel) {
   const canvas = h("canvas", { role: "img", "aria-label": spoken(panel) });
   const place = h("div", { class: "pl-plot" }, canvas);
   const legend = h("ul", { class: "pl-legend" }, ...legendOf(panel));
-  const numbers = h("details", { class: "pl-numbers" }, h("summary", {}, "Numbers"), h("div", { class: "pl-scroll" }, tableOf(panel)));
+  const table = h("div", { class: "pl-scroll" }, tableOf(panel));
+  const numbers = h("details", { class: "pl-numbers" }, h("summary", {}, "Numbers"), table);
   const element = h("figure", { class: "pl-panel" }, h("figcaption", {}, panel.title), place, legend, numbers);
   let at = null;
 
@@ -45,7 +46,7 @@ export function makePanel(panel) {
     at = x;
     draw();
   };
-  return { element, draw, mark, numbers };
+  return { element, draw, mark };
 }
 
 /** What the colours mean; the plot takes them from here. */
@@ -55,7 +56,8 @@ function legendOf(panel) {
   }
   const names = panel.kind === "curves" ? panel.lines : panel.series.map(([name]) => ({ name, dashed: false }));
   const entries = names.map(({ name, dashed }, i) => {
-    const mark = h("i", { class: dashed ? "pl-dashed" : `pl-series-${i % MARKS.length}` }, dashed ? "╌" : MARKS[i % MARKS.length]);
+    const place = i % MARKS.length;
+    const mark = dashed ? h("i", { class: "pl-dashed" }, "╌") : h("i", { class: `pl-series-${place}` }, MARKS[place]);
     return h("li", { class: name ? null : "pl-hidden" }, mark, ` ${name}`);
   });
   if (panel.kind === "bars" && panel.line) {
@@ -66,7 +68,7 @@ function legendOf(panel) {
 
 function tableOf(panel) {
   const head = (...names) => h("tr", {}, ...names.map((name) => h("th", { scope: "col" }, name)));
-  const row = (name, values) => h("tr", {}, h("th", { scope: "row" }, name), ...values.map((value) => h("td", {}, value)));
+  const row = (name, cells) => h("tr", {}, h("th", { scope: "row" }, name), ...cells.map((cell) => h("td", {}, cell)));
   const number = (value) => (value === undefined ? "" : figure(value));
   if (panel.kind === "matrix") {
     const columns = panel.values[0].map((_, j) => String(j));
@@ -85,11 +87,13 @@ function tableOf(panel) {
 }
 
 function spoken(panel) {
-  if (panel.kind === "matrix") return `${panel.title}: ${panel.values.length} × ${panel.values[0].length} numbers, ${panel.unit}`;
+  const { title, kind } = panel;
+  if (kind === "matrix") return `${title}: ${panel.values.length} × ${panel.values[0].length} numbers, ${panel.unit}`;
   const ends = (values) => `${written(values[0] ?? null)} to ${written(values.at(-1) ?? null)}`;
+  const each = (values) => values.map((value, i) => `${panel.names[i]} ${written(value)}`).join(", ");
   const told =
-    panel.kind === "curves"
+    kind === "curves"
       ? panel.lines.map((line) => `${line.name || panel.y} from ${ends(line.y)}`)
-      : panel.series.map(([name, values]) => `${name || panel.y}: ${values.map((value, i) => `${panel.names[i]} ${written(value)}`).join(", ")}`);
-  return `${panel.title}: ${told.join("; ")}`;
+      : panel.series.map(([name, values]) => `${name || panel.y}: ${each(values)}`);
+  return `${title}: ${told.join("; ")}`;
 }

@@ -45,16 +45,12 @@ export function makeSlider(name, { min, max, step = 1, value }, input) {
   return { element, range, tell };
 }
 
-/** A choice of one of a few. @param {[string, string][]} choices value and text @param {(value: string) => void} chosen */
-export function makeChoice(name, choices, chosen) {
-  const select = h("select", { "aria-label": name, change: () => chosen(select.value) });
-  select.append(...choices.map(([value, text]) => h("option", { value }, text)));
-  return { element: h("label", { class: "pl-field" }, h("span", {}, name), select), select };
-}
-
 /** Buttons, one of which is pressed. @param {[string, string][]} choices */
 export function makeSegments(name, choices, chosen) {
-  const buttons = choices.map(([value, text]) => h("button", { type: "button", "data-value": value, click: () => press(value) }, text));
+  const buttons = choices.map(([value, text]) => {
+    const click = () => press(value);
+    return h("button", { type: "button", "data-value": value, click }, text);
+  });
   const element = h("div", { class: "pl-segments", role: "group", "aria-label": name }, ...buttons);
   const mark = (value) => buttons.forEach((button) => set(button, "aria-pressed", button.dataset.value === value));
   function press(value) {

@@ -17,7 +17,8 @@ export function plotCurves(pen, panel, look) {
   panel.lines.forEach((line, i) => {
     const { colour, mark } = look.series[i];
     pen.strokeStyle = pen.fillStyle = colour;
-    pen.lineWidth = line.dashed ? 1.3 : Math.max(1.4, 2.6 - 0.4 * i); // where lines lie on each other, those below are wider
+    // Where lines lie on each other, those below are wider.
+    pen.lineWidth = line.dashed ? 1.3 : Math.max(1.4, 2.6 - 0.4 * i);
     pen.setLineDash(line.dashed ? [5, 3] : []);
     pen.beginPath();
     let down = false;
@@ -53,13 +54,13 @@ export function plotBars(pen, panel, look) {
   const below = slanted ? Math.min(0.6 * widest + look.size, 0.42 * look.height) : 1.4 * look.size;
   const frame = framed(pen, null, y, look, "", panel.y + y.note, below);
   const [each, wide] = [(frame.right - frame.left) / panel.names.length, 0.8 / panel.series.length];
-  const zero = frame.y(panel.log ? y.floor / 10 : 0);
+  const zero = panel.log ? frame.bottom : frame.y(0);
   const room = panel.names.length * panel.series.length <= FEW_BARS;
   panel.series.forEach(([, heights], i) => {
     heights.forEach((value, j) => {
       if (value === null) return;
       const left = frame.left + (j + 0.1 + i * wide) * each;
-      const [from, to] = [Math.min(zero, frame.bottom), frame.y(value)];
+      const [from, to] = [zero, frame.y(value)];
       pen.fillStyle = look.series[i].colour;
       pen.fillRect(left, Math.min(from, to), 0.92 * wide * each, Math.abs(from - to));
       if (!room) return;
@@ -70,7 +71,8 @@ export function plotBars(pen, panel, look) {
     });
   });
   pen.fillStyle = look.ink;
-  panel.names.forEach((name, j) => named(pen, name, frame.left + (j + 0.5) * each, frame.bottom, slanted, below, look.size));
+  const middle = (j) => frame.left + (j + 0.5) * each;
+  panel.names.forEach((name, j) => named(pen, name, middle(j), frame.bottom, slanted, below, look.size));
   if (!panel.line) return;
   pen.strokeStyle = look.series.at(-1).colour;
   pen.setLineDash([5, 3]);
@@ -97,10 +99,12 @@ function named(pen, name, x, bottom, slanted, below, size) {
 export function plotMatrix(pen, panel, look) {
   const { size, width, height } = look;
   const [rows, columns] = [panel.values.length, panel.values[0].length];
-  const [left, top, right, bottom] = [3.6 * size, 0.6 * size, width - 4.6 * size, height - 3 * size];
+  pen.font = look.font;
+  const marks = [0, 0.5, 1].map((share) => Number((panel.low + share * (panel.high - panel.low)).toPrecision(3)));
+  const beside = Math.max(...marks.map((mark) => pen.measureText(written(mark)).width)) + 2.4 * size;
+  const [left, top, right, bottom] = [3.6 * size, 0.6 * size, width - beside, height - 3 * size];
   const [w, h] = [(right - left) / columns, (bottom - top) / rows];
   const span = panel.high - panel.low || 1;
-  pen.font = look.font;
   centred(pen);
   const fits = Math.max(rows, columns) <= MOST_NUMBERS && w > 2.1 * size && h > size;
   panel.values.forEach((values, i) =>
@@ -110,7 +114,8 @@ export function plotMatrix(pen, panel, look) {
       pen.fillRect(left + j * w, top + i * h, w + 0.5, h + 0.5);
       if (!fits) return;
       pen.fillStyle = ink(share);
-      pen.fillText(value === null ? "NaN" : short(Math.abs(value) < 0.0005 * span ? 0 : value), left + (j + 0.5) * w, top + (i + 0.5) * h);
+      const text = value === null ? "NaN" : short(Math.abs(value) < 0.0005 * span ? 0 : value);
+      pen.fillText(text, left + (j + 0.5) * w, top + (i + 0.5) * h);
     }),
   );
   pen.fillStyle = look.ink;
@@ -121,10 +126,10 @@ export function plotMatrix(pen, panel, look) {
   pen.textAlign = "right";
   for (let i = 0; i < rows; i += skipY) pen.fillText(String(i), left - 0.4 * size, top + (i + 0.5) * h);
   sideways(pen, panel.rows, 0.8 * size, (top + bottom) / 2);
-  colourBar(pen, panel, right + size, top, bottom, look);
+  colourBar(pen, marks, right + size, top, bottom, look);
 }
 
-function colourBar(pen, { low, high }, x, top, bottom, { size, ink: text }) {
+function colourBar(pen, marks, x, top, bottom, { size, ink: text }) {
   for (let y = top; y < bottom; y++) {
     pen.fillStyle = css(1 - (y - top) / (bottom - top));
     pen.fillRect(x, y, 0.8 * size, 1.5);
@@ -132,10 +137,8 @@ function colourBar(pen, { low, high }, x, top, bottom, { size, ink: text }) {
   pen.fillStyle = text;
   pen.textAlign = "left";
   pen.textBaseline = "middle";
-  for (const share of [0, 0.5, 1]) {
-    const value = Number((low + share * (high - low)).toPrecision(3));
-    pen.fillText(written(value), x + 1.1 * size, Math.min(Math.max(bottom - share * (bottom - top), top + 0.5 * size), bottom - 0.4 * size));
-  }
+  const places = [bottom - 0.4 * size, (top + bottom) / 2, top + 0.5 * size];
+  marks.forEach((mark, i) => pen.fillText(written(mark), x + 1.1 * size, places[i]));
 }
 
 /** The frame with its grid, numbers and names. x null: names of their own stand below, `below` high. */

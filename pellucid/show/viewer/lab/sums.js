@@ -10,8 +10,11 @@ import { attentionRow, scoresOf } from "../attention.js";
 /** One head from rows of numbers. @returns {Head} */
 export function headOf({ q, k, v }) {
   const width = q[0].length;
-  const layer = { heads: 1, nQueries: q.length, nKeys: k.length, width, beta: 1 / Math.sqrt(width), causal: false, mask: null };
-  return { layer: /** @type {any} */ ({ ...layer, q: Float64Array.from(q.flat()), k: Float64Array.from(k.flat()) }), values: v };
+  const shape = { heads: 1, nQueries: q.length, nKeys: k.length, width };
+  const numbers = { q: Float64Array.from(q.flat()), k: Float64Array.from(k.flat()), beta: 1 / Math.sqrt(width) };
+  /** @type {any} */
+  const layer = { ...shape, ...numbers, causal: false, mask: null };
+  return { layer, values: v };
 }
 
 /** Σ pⱼ·vⱼ. @param {ArrayLike<number>} row @param {number[][]} values */
@@ -24,7 +27,8 @@ export const distance = (a, b) => Math.hypot(...a.map((x, i) => x - b[i]));
 
 /**
  * What changing a key does, measured; and to the first order, with s = β·q·k: Δp = p·(1 − p)·Δs, Δo = p·(v − o)·Δs.
- * @param {Head} head @param {number} query @param {number} key @param {import("../attention.js").Changed | null} changed
+ * @param {Head} head @param {number} query @param {number} key
+ * @param {import("../attention.js").Changed | null} changed
  */
 export function keyMoved({ layer, values }, query, key, changed) {
   const score = [null, changed].map((each) => scoresOf(layer, query, key, layer.beta, each)[0]);
@@ -69,7 +73,7 @@ export function rotationError(offset, positions) {
 /** The dot product of two vectors. */
 export const dot = (a, b) => a.reduce((sum, x, i) => sum + x * b[i], 0);
 
-/** The textbook's masked softmax: `amount` is added to the scores of what is forbidden. It can leak, and it can break. */
+/** The textbook's masked softmax: `amount` is added to the scores of what is forbidden. It can leak, and break. */
 export function added(scores, open, amount) {
   const biased = scores.map((score, i) => score + (open[i] ? 0 : amount));
   const best = Math.max(...biased);
