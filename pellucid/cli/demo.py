@@ -11,7 +11,7 @@ from PIL import Image
 
 from pellucid.cli.caption import caption
 from pellucid.cli.evaluate_captions import Speaker, scene_figures
-from pellucid.cli.lab import CALLED, counted, everything, judged
+from pellucid.cli.lab import counted, everything, judged
 from pellucid.cli.predict import predict
 from pellucid.cli.progress import progress
 from pellucid.cli.train import free, show_run, train_run
@@ -36,6 +36,7 @@ SHIPPED, SPEAKS = "vit-cifar10", "captioner-flickr8k"
 PHOTOGRAPH = "flower.jpg"  # of scikit-learn
 SAMPLES = Path(__file__).parent / "samples"  # drawn by docs/draw_samples.py
 SHOWN = ("ship.png", "airplane.png")
+VERDICTS = {"true": "True.", "false": "False.", "conditional": "Not always."}
 
 
 @dataclass
@@ -199,7 +200,7 @@ def judges(asked: Demo, story: Story) -> int:
     claims = [claim for _, result in found for claim in result.claims]
     for claim in claims:
         if claim.heard:
-            story.say(f"“{claim.statement}” {CALLED[claim.verdict].capitalize()}. {claim.counter_example}")
+            story.say(f"“{claim.statement}” {VERDICTS[claim.verdict]} {claim.counter_example}")
     page = asked.out / "lab.html"
     lab_to_html(found, page)
     story.say(f"{counted(claims)}; with sliders: {page}")
