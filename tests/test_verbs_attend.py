@@ -3,6 +3,7 @@
 import base64
 import json
 import re
+from dataclasses import replace
 
 import pytest
 import torch
@@ -13,6 +14,7 @@ from pellucid.cli import attend as attend_room
 from pellucid.cli import main
 from pellucid.data.images import decode
 from pellucid.data.tokenizer import CaptionTokenizer
+from pellucid.explain.heads import head_report
 from pellucid.explain.trace import trace
 from pellucid.hub.loading import load
 from pellucid.models import ViT, ViTConfig
@@ -160,6 +162,29 @@ def test_a_picture_that_cannot_be_read_is_left_out(model, folder, tmp_path, caps
     assert "broken.png can't be read" in said.err
     assert "1 of 2 pictures could not be read" in said.err
     assert len(traces_in(out)) == 1
+
+
+def test_the_heads_in_numbers_and_the_health_of_a_captioner(model, teller, folder, tmp_path, capsys, monkeypatch):
+    """The picture's numbers are the report's; a captioner whose words all have one map is an alarm."""
+    drawn = {}
+    monkeypatch.setattr(attend_room, "save", lambda figure, path: drawn.update({path.name: figure}))
+    out = tmp_path / "r.html"
+    run(capsys, model, folder / "0.png", folder / "1.png", "--out", out, "--heads", tmp_path / "h.png")
+    assert list(drawn) == ["h-1.png", "h-2.png"]
+    (first, _) = traces_in(out)
+    entropy = head_report(first)[0].entropy[0].item()
+    texts = [text.get_text() for axes in drawn["h-1.png"].axes for text in axes.texts]
+    assert texts[0] == f"{entropy:.1f}"
+    said = run(capsys, teller, folder / "0.png", "--out", out, "--method", "raw", "--json").out
+    health = json.loads(said)["health"]
+    assert health["between_words"] > 0
+    assert health["between_pictures"] is None
+    even = replace(traces_in(out)[0], maps=tuple(
+        replace(each, values=torch.ones_like(each.values)) for each in traces_in(out)[0].maps
+    ))  # fmt: skip
+    monkeypatch.setattr(attend_room, "trace_caption", lambda *_, **__: even)
+    told = run(capsys, teller, folder / "0.png", "--out", out).out
+    assert "beware: the maps of different words differ in 0 % of their mass" in told
 
 
 def test_a_run_is_followed_through_its_checkpoints(folder, tmp_path, capsys):

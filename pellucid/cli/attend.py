@@ -4,6 +4,7 @@ import json
 import math
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, cast
 
@@ -16,6 +17,7 @@ from pellucid.cli.verbs import Attend
 from pellucid.data.images import ImageSet, decode
 from pellucid.evaluate.speech import describe
 from pellucid.explain.faithfulness import Faithfulness, faithfulness
+from pellucid.explain.heads import Health, caption_health
 from pellucid.explain.maps import Map, Method
 from pellucid.explain.timelapse import timelapse
 from pellucid.explain.trace import Trace, trace, trace_caption
@@ -55,12 +57,15 @@ def attend(asked: Attend) -> None:
         raise ValueError(f"none of {len(paths)} pictures could be read")
     traces = [seen for _, (seen, _) in found]
     measured = _measured(model, methods, traces) if asked.faithfulness else None
+    health = _health(traces) if isinstance(model, Captioner) else None
     files = _written(asked, traces, measured)
     if asked.json:
-        print(json.dumps(_summary(asked, found, files, measured), allow_nan=False))
+        print(json.dumps(_summary(asked, found, files, measured, health), allow_nan=False))
     else:
         for path, (_, said) in found:
             print(f"{path}  {said}")
+        for alarm in health.alarms if health else ():
+            print(f"beware: {alarm}")
         _tell(files, measured)
     if len(found) < len(paths):
         raise ValueError(f"{len(paths) - len(found)} of {len(paths)} pictures could not be read")
@@ -75,6 +80,8 @@ def _check_files(asked: Attend) -> None:
     for path in (asked.out, asked.trace):
         if path is not None and not path.parent.is_dir():
             raise ValueError(f"the folder {str(path.parent)!r} doesn't exist; make it first")
+    if asked.heads is not None:
+        check_path(asked.heads)
     if asked.lapse is not None:
         check_path(asked.lapse)
         if len(checkpoints_of(Path(asked.model).expanduser())) == 0:
@@ -139,7 +146,8 @@ def _written(asked: Attend, traces: list[Trace], measured: Faithfulness | None) 
     """Write the page, the figures and the traces; where they are."""
     drawn = [_drawn(asked, each) for each in traces] if asked.figure is not None else []
     to_html(traces, asked.out)
-    files: dict[str, list[Path]] = {"report": [asked.out], "figure": [], "trace": [], "lapse": [], "faithfulness": []}
+    files: dict[str, list[Path]] = {"report": [asked.out]}
+    files |= {what: [] for what in ("figure", "heads", "trace", "lapse", "faithfulness")}
     if measured is not None:
         files["faithfulness"].append(asked.out.with_name(f"{asked.out.stem}-faithfulness.png"))
         save(faithfulness_figure(measured, title=traces[0].model), files["faithfulness"][0])
@@ -147,6 +155,9 @@ def _written(asked: Attend, traces: list[Trace], measured: Faithfulness | None) 
         if asked.figure is not None:
             files["figure"].append(_numbered(asked.figure, number, len(traces)))
             save(drawn[number - 1], files["figure"][-1])
+        if asked.heads is not None:
+            files["heads"].append(_numbered(asked.heads, number, len(traces)))
+            save(draw.head_report(seen), files["heads"][-1])
         if asked.trace is not None:
             files["trace"].append(_numbered(asked.trace, number, len(traces)))
             save_trace(seen, files["trace"][-1])
@@ -186,6 +197,16 @@ def _measured(model: ViT | Captioner, methods: Sequence[Method], traces: list[Tr
     return faithfulness(model, unlabelled, every, steps=steps)
 
 
+def _health(traces: list[Trace]) -> Health | None:
+    """Whether the first method's maps of the words differ; None where nothing was said."""
+    grids = [next(tokens.grid for tokens in seen.tokens if tokens.grid is not None) for seen in traces]
+    maps = []
+    for seen, grid in zip(traces, grids, strict=True):
+        words = [each.values[-math.prod(grid) :] for each in seen.maps if each.method == seen.maps[0].method]
+        maps += [torch.stack(words)] if words else []
+    return caption_health(maps, grids[0]) if maps else None
+
+
 def _tell(files: dict[str, list[Path]], measured: Faithfulness | None) -> None:
     if measured is not None:
         print(f"{'':16}{'deletion':>24}{'insertion':>24}  areas: small and large ones are good")
@@ -201,6 +222,7 @@ def _summary(
     found: list[tuple[Path, Watched]],
     files: dict[str, list[Path]],
     measured: Faithfulness | None,
+    health: Health | None,
 ) -> dict[str, Any]:
     images = []
     for i, (path, (seen, said)) in enumerate(found):
@@ -211,10 +233,12 @@ def _summary(
         else:
             listed["answers"] = [{"label": label, "probability": share} for label, share in seen.answers]
         listed["maps"] = [_largest(seen, each) for each in seen.maps]
-        listed |= {what: str(files[what][i]) for what in ("figure", "trace", "lapse") if files[what]}
+        listed |= {what: str(files[what][i]) for what in ("figure", "heads", "trace", "lapse") if files[what]}
         images.append(listed)
     summary: dict[str, Any] = {"model": found[0][1][0].model, "kind": found[0][1][0].kind, "report": str(asked.out)}
     summary["images"] = images
+    if health is not None:
+        summary["health"] = asdict(health)
     if measured is not None:
         summary["faithfulness"] = {
             method: {which: measured.area(which, method)._asdict() for which in ("deletion", "insertion")}

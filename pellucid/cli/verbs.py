@@ -200,6 +200,8 @@ class Attend:
     class token's, or the mean of all tokens; of a captioner every word's."""
     rescale: bool = False
     """Give each map of the figure the whole range of colours; it is said there."""
+    heads: Path | None = None
+    """Draw every head in numbers into this file: entropy, distance, likeness to the others; numbered likewise."""
     trace: Path | None = None
     """Keep what was seen in this file (.pellucid), to draw from and to look at later; numbered for several pictures."""
     lapse: Path | None = None
