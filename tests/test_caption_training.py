@@ -332,6 +332,24 @@ def test_self_critical_training_finds_what_is_rewarded():
     assert sum(rewards[-5:]) > 2 * sum(rewards[:5])
 
 
+def test_only_what_is_better_is_moved():
+    """Then no caption's probability falls for its own sake: the loss is a sum of terms that are zero or more."""
+    losses = {}
+    for only in (False, True):
+        critical = Critical(duration="1 steps", batch=16, samples=3, only_better=only)
+        task = made(tiny(critical=critical).second_stage, SelfCritical)
+        share = task.loader.share(0)
+        torch.manual_seed(2)
+        losses[only] = task.share_loss(task.model, share, task.loader.pixels(share))[0].item()
+        torch.manual_seed(2)
+        said = task._drawn(task.augmented(share, task.loader.pixels(share), task.run.augment)[0], 3)
+    rewards = task.reward(share.image, said)
+    gain = rewards - (rewards.sum(1, keepdim=True) - rewards) / 2
+    assert (gain < 0).any()
+    assert losses[True] > 0
+    assert losses[True] != pytest.approx(losses[False], rel=1e-3)
+
+
 def test_the_teacher_is_the_first_stage_without_dropout():
     """All of it is the first stage's loss; a half is halfway between that and the reward's, for the same draws."""
     losses = {}

@@ -214,7 +214,9 @@ class SelfCritical(Captioning):
         images, flipped = self.augmented(share, pixels, self.run.augment)
         said = self._drawn(images, k)
         rewards = self.reward(index, self.mirrored_where(flipped, said))  # the references are of the picture as it was
-        others = (rewards.sum(1, keepdim=True) - rewards) / (k - 1)
+        gain = rewards - (rewards.sum(1, keepdim=True) - rewards) / (k - 1)
+        if self.run.critical.only_better:
+            gain = gain.clamp(min=0)
         rows = F.pad(said, (1, 0), value=START)
         teacher = self.run.critical.teacher
         if teacher:
@@ -227,7 +229,7 @@ class SelfCritical(Captioning):
             logits[:, :k].flatten(0, 2), targets[:, :k].flatten(), ignore_index=PAD, reduction="none"
         )
         per_caption = log_probs.view(len(rows), k, -1).sum(-1)
-        loss = -((rewards - others) * per_caption).mean() / self.known.mean_length
+        loss = -(gain * per_caption).mean() / self.known.mean_length
         if teacher:
             loss = (1 - teacher) * loss + teacher * self.entropy(logits[:, k:], targets[:, k:])
         return loss, {"reward": rewards.mean()}

@@ -153,6 +153,8 @@ class Critical:
     """Images in a step."""
     samples: int = 5
     """Captions drawn of each image; each is measured against the mean of the others."""
+    only_better: bool = False
+    """Leave alone what scores below the others, instead of making it less likely: that can go on for ever."""
     teacher: float = 0.0
     """Weight, 0…1, of people's captions beside the reward, as in the first stage: so that what is rarely drawn stays
     rare."""
