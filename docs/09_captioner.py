@@ -127,4 +127,4 @@ assert len(seen) == 4  # two layers, each with self- and cross-attention
 
 # %% [markdown]
 # Exercises 9, 11 and 12 ask you for teacher forcing, beam search and the map of each word. `pellucid caption
-# captioner-scenes PICTURE --figure looking.png` draws it, and `pellucid lab` runs every claim of these documents.
+# captioner-scenes PICTURE --figure looking.png` draws it. Go on with `10_limits.py`.

@@ -50,7 +50,12 @@ def test_documents_explain_every_step(path):
 
 
 def test_they_are_numbered_from_one():
-    assert [int(path.stem[:2]) for path in DOCS] == list(range(1, 10))
+    assert [int(path.stem[:2]) for path in DOCS] == list(range(1, 11))
+
+
+def test_every_experiment_stands_in_one():
+    text = "\n".join(path.read_text() for path in DOCS)
+    assert set(re.findall(r'experiment\("(\w+)"\)', text)) == set(EXPERIMENTS)
 
 
 def test_every_wrong_claim_is_taught():
