@@ -214,8 +214,8 @@ def test_damaged_weights_of_a_saved_folder(tmp_path, models):
 
 def test_normalisation_and_names_come_from_the_config(models):
     assert hub.normalisation(models[0]) == Normalise((0.5, 0.4, 0.3), (0.2, 0.25, 0.3))
-    assert hub.class_names(models[0]) == ("ant", "bee", "cow")
+    assert models[0].config.names == ("ant", "bee", "cow")
     bare = ViT(replace(CONFIG, labels=None, mean=None, std=None))
-    assert hub.class_names(bare) == ("0", "1", "2")
+    assert bare.config.names == ("0", "1", "2")
     with pytest.raises(ValueError, match=r"put mean and std into its config\.json"):
         hub.normalisation(bare)

@@ -21,7 +21,7 @@ from pellucid.explain.heads import Health, caption_health
 from pellucid.explain.maps import Map, Method
 from pellucid.explain.timelapse import timelapse
 from pellucid.explain.trace import Trace, trace, trace_caption
-from pellucid.hub.loading import class_names, kind_of, load, load_captioner, normalisation
+from pellucid.hub.loading import kind_of, load, load_captioner, normalisation
 from pellucid.models.captioner import Captioner
 from pellucid.models.vit import ViT
 from pellucid.show import draw
@@ -121,7 +121,7 @@ def _watcher(asked: Attend, methods: Sequence[Method]) -> tuple[Callable[[Path],
         raise ValueError("--faithfulness follows the likeliest class; leave out --target")
     model = load(asked.model, device)
     normalisation(model)
-    target = _class(asked.target, class_names(model))
+    target = _class(asked.target, model.config.names)
 
     def seen(path: Path) -> Watched:
         pixels = decode(path, size=model.config.image, channels=model.config.channels)

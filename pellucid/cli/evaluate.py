@@ -17,7 +17,7 @@ from pellucid.cli.verbs import Evaluate
 from pellucid.data.listings import Images, some
 from pellucid.data.sources import DataConfig, load
 from pellucid.evaluate.accuracy import Classification, classification
-from pellucid.hub.loading import class_names, kind_of, load_captioner, normalisation
+from pellucid.hub.loading import kind_of, load_captioner, normalisation
 from pellucid.hub.loading import load as load_model
 from pellucid.models import Captioner, ViT
 from pellucid.show.figures import check_path, save
@@ -66,7 +66,7 @@ def evaluate(asked: Evaluate) -> None:
     normalise = normalisation(model)
     images = relabelled(_images(asked, model), model)
     report = classification(model, images, normalise, device=device, batch=asked.batch or BATCH)
-    names = distinct(class_names(model))
+    names = distinct(model.config.names)
     if asked.json:
         print(json.dumps(figures(report, names) | {"data": asked.data, "split": asked.split}, allow_nan=False))
     else:

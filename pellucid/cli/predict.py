@@ -11,7 +11,7 @@ from torch import Tensor
 from pellucid.cli.verbs import Predict
 from pellucid.data.augment import normalised
 from pellucid.data.images import decode
-from pellucid.hub.loading import class_names, load, normalisation
+from pellucid.hub.loading import load, normalisation
 from pellucid.models import ViT
 
 Prediction = list[tuple[str, float]]  # the likeliest labels, first first
@@ -54,5 +54,5 @@ def prediction(model: ViT, image: Float[Tensor, "1 c y x"], top: int) -> Predict
     if not logits.isfinite().all():
         raise ValueError("the model's answer is no number; its weights are damaged")
     shares, places = logits.softmax(-1).topk(min(top, model.config.classes))
-    names = class_names(model)
+    names = model.config.names
     return [(names[place], share) for place, share in zip(places.tolist(), shares.tolist(), strict=True)]

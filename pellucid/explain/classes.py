@@ -80,10 +80,9 @@ def reading(model: ViT, pixels: Float[Tensor, "b c y x"]) -> Start:
 
 def class_names(model: ViT, labels: Sequence[str] | None = None) -> tuple[str, ...]:
     """What the classes are called: as given, as the model calls them, or their numbers."""
-    classes = model.config.classes
-    names = tuple(labels or model.config.labels or map(str, range(classes)))
-    if len(names) != classes:
-        raise ValueError(f"labels names {len(names)} classes; expected {classes}")
+    names = tuple(labels or model.config.names)
+    if len(names) != model.config.classes:
+        raise ValueError(f"labels names {len(names)} classes; expected {model.config.classes}")
     return names
 
 

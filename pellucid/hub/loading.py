@@ -67,11 +67,6 @@ def normalisation(model: ViT | Captioner) -> Normalise:
     return Normalise(mean, std)
 
 
-def class_names(model: ViT) -> tuple[str, ...]:
-    """What the model calls its answers; their numbers if it has no names for them."""
-    return model.config.labels or tuple(str(i) for i in range(model.config.classes))
-
-
 def _folder(name: str | Path) -> Path:
     path = Path(name).expanduser()
     if (path / CONFIG).is_file():

@@ -109,6 +109,11 @@ class ViTConfig:
             if values is not None and len(values) != self.channels:
                 raise ValueError(f"{name} has {len(values)} values; expected one for each of {self.channels} channels")
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """What the classes are called; their numbers if they have no labels."""
+        return self.labels or tuple(map(str, range(self.classes)))
+
     @classmethod
     def named(cls, size: str, **changes: Any) -> "ViTConfig":
         """The usual sizes, at 224 pixels with patches of 16 unless changed.

@@ -9,8 +9,8 @@ import torch
 from pellucid.data.named import cache_folder
 from pellucid.data.sources import DataConfig, load
 from pellucid.evaluate.accuracy import classification
-from pellucid.hub.loading import class_names, normalisation
 from pellucid.hub.loading import load as load_model
+from pellucid.hub.loading import normalisation
 from pellucid.show.training import DPI, confusion_figure
 from pellucid.train.config import Run
 from pellucid.train.folder import RunFolder
@@ -38,7 +38,7 @@ def draw_confusion(path: Path, most: int) -> Drawn:
     chosen = torch.arange(min(most, len(images))) * len(images) // min(most, len(images))
     report = classification(model, images.subset(chosen), normalisation(model), batch=250)
     stream = io.BytesIO()
-    confusion_figure(report.confusion, class_names(model)).savefig(stream, format="png", dpi=DPI)
+    confusion_figure(report.confusion, model.config.names).savefig(stream, format="png", dpi=DPI)
     return Drawn(stream.getvalue(), len(chosen))
 
 

@@ -15,7 +15,7 @@ from pellucid.data.images import decode
 from pellucid.data.tokenizer import CaptionTokenizer
 from pellucid.evaluate.speech import Said, describe
 from pellucid.explain.trace import trace, trace_caption
-from pellucid.hub.loading import class_names, kind_of, load, load_captioner, normalisation, shipped
+from pellucid.hub.loading import kind_of, load, load_captioner, normalisation, shipped
 from pellucid.models import Captioner, ViT
 from pellucid.show.bundle import to_bytes
 
@@ -29,7 +29,7 @@ class Classifier:
 
     def __init__(self, name: str, model: ViT):
         self.name, self.model = name, model
-        self.labels, self.normalise = class_names(model), normalisation(model)
+        self.labels, self.normalise = model.config.names, normalisation(model)
 
     def read(self, data: bytes, pixels: int) -> Pixels:
         """The picture in a file, as `pellucid predict` reads it."""
