@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+import torch.distributed as dist
 from conftest import MASK_KINDS, make_mask, qkv, truth
 from test_caption_training import tiny
 from test_train import Heard
@@ -14,7 +15,8 @@ from pellucid import ops
 from pellucid.layers import EncoderBlock, watch
 from pellucid.models import ViT, ViTConfig
 from pellucid.ops import attend
-from pellucid.train import Engine, Optim, Run
+from pellucid.recipes import recipe
+from pellucid.train import Engine, Optim, Run, RunFolder, classify
 from pellucid.train.caption import Captioning, SelfCritical, resolved
 from pellucid.train.config import Critical
 from pellucid.train.distributed import Processes
@@ -167,3 +169,40 @@ def test_a_captioner_trains_in_both_stages_as_on_the_cpu():
         if kind is Captioning:  # what is drawn in the second stage differs from device to device, and Muon's rounding
             for other in (("cuda", False), ("cuda", True)):
                 assert losses[other][0] == pytest.approx(losses["cpu", False][0], abs=1e-4)
+
+
+class Group(int):
+    """A number of processes that counts as many even if it is one: so that one GPU exercises every exchange."""
+
+    __hash__ = int.__hash__
+
+    def __eq__(self, other: object) -> bool:
+        return False
+
+    def __gt__(self, other: int) -> bool:
+        return other == 1 or int(self) > other
+
+
+@pytest.mark.parametrize("kind", ["ddp", "fsdp"])
+def test_a_run_joined_by_nccl_trains_as_one_alone(kind, tmp_path):
+    device = torch.device("cuda", 0)
+    base = recipe("vit_digits")
+    optim = replace(base.optim, ema=0.9, clip=1.0)
+    run = replace(base, duration="20 steps", parallel=kind, accumulate=2, optim=optim, evaluate_every="10 steps")
+    run, splits = classify.resolved(run)
+
+    def losses(processes: Processes, **how) -> list[float]:
+        heard = Heard()
+        task = classify.Classification(run, splits, device, processes)
+        result = Engine(task, run, device, observer=heard, processes=processes, **how).fit()
+        return [line["loss"] for line in heard.lines if "loss" in line] + list(result.figures.values())
+
+    alone = losses(Processes())
+    dist.init_process_group("nccl", init_method=f"file://{tmp_path}/meet", rank=0, world_size=1, device_id=device)
+    try:
+        folder = RunFolder(tmp_path / "run")
+        folder.create(run)
+        joined = losses(Processes(0, Group(1)), folder=folder)
+    finally:
+        dist.destroy_process_group()
+    assert joined == pytest.approx(alone, abs=1e-5)

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from pellucid.models import ViT, ViTConfig
+from pellucid.models import Captioner, CaptionerConfig, ViT, ViTConfig
 from pellucid.train import Optim
 from pellucid.train.muon import Muon, orthogonalised
 from pellucid.train.optim import make_optimizers, schedule, set_rate
@@ -51,6 +51,16 @@ def test_only_matrices_decay(name, stem):
         "register_tokens.tokens",
         "grid.table",
     }
+
+
+@pytest.mark.parametrize("name", ["adamw", "sgd", "muon"])
+def test_an_encoder_may_learn_at_a_rate_of_its_own(name):
+    encoder = ViTConfig(image=(8, 8), width=16, depth=2, heads=2, pooling="none")
+    model = Captioner(CaptionerConfig(vocabulary=10, encoder=encoder, layers=1, heads=2))
+    groups = named_groups(model, Optim(name=name, lr=0.01, muon_lr=0.04, encoder=0.25))
+    rates = {each: group["peak"] / (0.04 if kind is Muon else 0.01) for kind, group, names in groups for each in names}
+    assert rates == {name: 0.25 if name.startswith("encoder.") else 1.0 for name, _ in model.named_parameters()}
+    assert {kind for kind, *_ in groups} >= ({Muon} if name == "muon" else set())
 
 
 def test_muon_moves_the_matrices_of_the_blocks():

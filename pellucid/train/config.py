@@ -44,13 +44,15 @@ class Optim:
     """Largest norm of the gradient; None for no limit."""
     ema: float = 0.0
     """Decay of the running average of the weights, which is then what is evaluated and kept; 0 for none."""
+    encoder: float = 1.0
+    """Share of the rates for a captioner's encoder: less, so that one that knows something forgets less of it."""
 
     def __post_init__(self) -> None:
         for name, choices in (("name", Rule), ("schedule", Fall)):
             if getattr(self, name) not in get_args(choices):
                 expected = ", ".join(map(repr, get_args(choices)))
                 raise ValueError(f"optim.{name} is {getattr(self, name)!r}; expected one of {expected}")
-        for name in ("lr", "muon_lr", "weight_decay", "muon_decay"):
+        for name in ("lr", "muon_lr", "weight_decay", "muon_decay", "encoder"):
             if not 0 <= getattr(self, name) < math.inf:
                 raise ValueError(f"optim.{name} is {getattr(self, name)}; expected zero or more")
         for name in ("warmup", "final"):

@@ -2,6 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Iterable
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -38,7 +39,7 @@ class Muon(torch.optim.Optimizer):
 
     def __init__(
         self,
-        params: Iterable[nn.Parameter],
+        params: Iterable[nn.Parameter] | Iterable[dict[str, Any]],
         lr: float | Tensor = 0.02,
         momentum: float = 0.95,
         weight_decay: float = 0.0,

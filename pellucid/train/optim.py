@@ -1,6 +1,8 @@
 """Which parameter is moved by what, and how fast at which step."""
 
 import math
+from collections import defaultdict
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -15,27 +17,31 @@ def make_optimizers(model: nn.Module, config: Optim) -> list[torch.optim.Optimiz
     Rates are tensors on the parameters' device, so that a captured graph reads the rate of its step. Each group knows
     its own highest rate as "peak".
     """
+    by_muon: dict[tuple[float, float], list[nn.Parameter]] = defaultdict(list)  # by peak and weight decay
+    by_others: dict[tuple[float, float], list[nn.Parameter]] = defaultdict(list)
     named = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
-    moved = [(name, p) for name, p in named if config.name == "muon" and "blocks" in name.split(".") and p.ndim >= 2]
-    taken = {name for name, _ in moved}
-    matrices = [p for name, p in named if name not in taken and _decays(name, p)]
-    others = [p for name, p in named if name not in taken and not _decays(name, p)]
-    groups = [
-        {"params": params, "weight_decay": decay, "lr": _rate(config.lr, params[0]), "peak": config.lr}
-        for params, decay in ((matrices, config.weight_decay), (others, 0.0))
-        if params
-    ]
+    for name, p in named:
+        share = config.encoder if name.startswith("encoder.") else 1.0
+        if config.name == "muon" and "blocks" in name.split(".") and p.ndim >= 2:
+            by_muon[share * config.muon_lr, config.muon_decay].append(p)
+        else:
+            by_others[share * config.lr, config.weight_decay if _decays(name, p) else 0.0].append(p)
     if config.name == "sgd":
-        sgd = torch.optim.SGD(groups, momentum=config.momentum, nesterov=config.momentum > 0)
+        sgd = torch.optim.SGD(_groups(by_others), momentum=config.momentum, nesterov=config.momentum > 0)
         return [_remembering(sgd, ("momentum_buffer",) if config.momentum else ())]
-    adamw = torch.optim.AdamW(groups, betas=config.betas, fused=True, capturable=named[0][1].is_cuda)
+    adamw = torch.optim.AdamW(_groups(by_others), betas=config.betas, fused=True, capturable=named[0][1].is_cuda)
     optimizers = [_remembering(adamw, ("exp_avg", "exp_avg_sq"), counts=True)]
-    if moved:
-        params = [p for _, p in moved]
-        muon = {"params": params, "lr": _rate(config.muon_lr, params[0]), "peak": config.muon_lr}
-        muons = Muon([muon], momentum=config.momentum, weight_decay=config.muon_decay)  # pyright: ignore[reportArgumentType]
-        optimizers.append(_remembering(muons, ("momentum",)))
+    if by_muon:
+        muon = Muon(_groups(by_muon), momentum=config.momentum)
+        optimizers.append(_remembering(muon, ("momentum",)))
     return optimizers
+
+
+def _groups(params: dict[tuple[float, float], list[nn.Parameter]]) -> list[dict[str, Any]]:
+    return [
+        {"params": alike, "lr": _rate(peak, alike[0]), "peak": peak, "weight_decay": decay}
+        for (peak, decay), alike in params.items()
+    ]
 
 
 def _remembering(
