@@ -167,6 +167,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=1.0 if DEVICE.type == "cuda" else 3.0)
     asked = parser.parse_args()
     torch.set_float32_matmul_precision("high" if DEVICE.type == "cuda" else "highest")
+    torch._dynamo.config.recompile_limit = 100  # all share one loss function; beyond the limit they would run eager
     precision = "bfloat16 autocast" if DEVICE.type == "cuda" else "float32"
     lines = [f"Images a second in training, {precision}, AdamW fused, random images; median of {asked.rounds} rounds."]
     for size in asked.sizes:

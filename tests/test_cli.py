@@ -11,7 +11,6 @@ from PIL import Image
 
 import pellucid
 from pellucid.cli import main
-from pellucid.hub.loading import shipped
 
 SCRIPT = [sys.executable, "-m", "pellucid"]
 
@@ -224,13 +223,13 @@ def test_demo_trains_and_draws(tmp_path):
     assert re.search(r"looks at that object \d+\.\d% of the time \(chance: \d+\.\d%", result.stdout)
     assert result.stderr == ""  # no progress bar where there is no terminal
     assert not list((out / "vit_digits").iterdir())
-    for picture in ("reverse.png", "vit_digits-2/curves.png", "captioner_scenes/curves.png", "scene-words.png"):
+    for picture in ("reverse.png", "vit_digits-2/curves.png", "scene-words.png", "photograph-words.png"):
         with Image.open(out / picture) as image:
             assert image.width > 500
     report = (out / "report.html").read_text(encoding="utf-8")
-    assert report.count("<h2>") == 4 + ("captioner-flickr8k" in shipped())
-    assert report.count('<script type="application/x-pellucid">') >= 3
-    for line in ("exactly right on", "test images right, after"):
+    assert report.count("<h2>") == 5
+    assert report.count('<script type="application/x-pellucid">') == 4
+    for line in ("exactly right on", "test images right, after", "where it looked as it said"):
         assert next(said for said in result.stdout.splitlines() if line in said) in report
     assert re.search(rf"serve --runs {re.escape(str(out))}$", result.stdout.splitlines()[-1])
 

@@ -1,7 +1,9 @@
 """The models that come with the package."""
 
 import json
+from pathlib import Path
 
+import matplotlib
 import pytest
 import torch
 from safetensors import safe_open
@@ -17,7 +19,10 @@ from pellucid.hub import load, load_captioner, shipped
 from pellucid.hub.loading import SHIPPED, normalisation
 
 
-@pytest.mark.parametrize(("name", "most"), [("vit-cifar10", 12_000_000), ("captioner-scenes", 3_000_000)])
+@pytest.mark.parametrize(
+    ("name", "most"),
+    [("vit-cifar10", 12_000_000), ("captioner-scenes", 3_000_000), ("captioner-flickr8k", 24_000_000)],
+)
 def test_it_is_small_and_in_half_precision(name, most):
     assert name in shipped()
     weights = SHIPPED / name / "model.safetensors"
@@ -73,3 +78,12 @@ def test_the_captioner_sees_the_picture():
     pictures = torch.cat([scene.images.read(torch.tensor([0])), blank_picture(model, normalise)])
     (seen, *_), (blank, *_) = describe(model, tokenizer, pictures, normalise)
     assert seen.caption == scene.captions[0][0] != blank.caption
+
+
+def test_the_captioner_of_photographs_tells_a_portrait_from_a_ship(capsys):
+    portrait = Path(matplotlib.get_data_path()) / "sample_data" / "grace_hopper.jpg"
+    assert main(["caption", "captioner-flickr8k", str(portrait), str(SAMPLES / "ship.png"), "--json"]) == 0
+    person, ship = (set(told["captions"][0]["caption"].split()) for told in json.loads(capsys.readouterr().out))
+    assert {"man", "woman", "jacket"} & person
+    assert {"boat", "water"} <= ship
+    assert not {"boat", "water"} & person

@@ -5,7 +5,7 @@ import sys
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-import sklearn.datasets
+import matplotlib
 import torch
 from PIL import Image
 
@@ -22,7 +22,7 @@ from pellucid.data.scenes import SceneSet
 from pellucid.data.sources import load as images
 from pellucid.evaluate import classification
 from pellucid.explain import Trace, trace, trace_caption
-from pellucid.hub.loading import load, load_captioner, normalisation, shipped
+from pellucid.hub.loading import load, load_captioner, normalisation
 from pellucid.lab.page import to_html as lab_to_html
 from pellucid.recipes.captioner import captioner_scenes
 from pellucid.recipes.reverse import looking_back, reverse, reversed_by, sequences
@@ -33,7 +33,7 @@ from pellucid.train import Stopped
 from pellucid.train.distributed import pick_device
 
 SHIPPED, SPEAKS = "vit-cifar10", "captioner-flickr8k"
-PHOTOGRAPH = "flower.jpg"  # of scikit-learn
+PHOTOGRAPH = "grace_hopper.jpg"  # comes with matplotlib
 SAMPLES = Path(__file__).parent / "samples"  # drawn by docs/draw_samples.py
 SHOWN = ("ship.png", "airplane.png")
 VERDICTS = {"true": "True.", "false": "False.", "conditional": "Not always."}
@@ -71,8 +71,7 @@ def demo(asked: Demo) -> int:
     reads(asked, story)
     recognises(asked, story)
     tells(asked, story)
-    if SPEAKS in shipped():
-        looks(asked, story)
+    looks(asked, story)
     code = judges(asked, story) if asked.lab else 0
     report = asked.out / "report.html"
     to_html(story.traces, report, title="What the demo did", sections=story.sections)
@@ -181,16 +180,17 @@ def tells(asked: Demo, story: Story) -> None:
 
 def looks(asked: Demo, story: Story) -> None:
     """Show a photograph to the captioner that comes with the package."""
-    story.begin(f"{SPEAKS} looks at a photograph.")
+    story.begin(f"{SPEAKS}, trained on 6,000 photographs of people and dogs, looks at one of an admiral.")
     photograph = asked.out / PHOTOGRAPH
-    shutil.copyfile(Path(sklearn.datasets.__file__).parent / "images" / PHOTOGRAPH, photograph)
+    shutil.copyfile(Path(matplotlib.get_data_path()) / "sample_data" / PHOTOGRAPH, photograph)
     words = photograph.with_name("photograph-words.png")
     caption(Caption(SPEAKS, (str(photograph),), n_best=3, figure=words))
-    story.say("where it looked for each word:", words)
     model, tokenizer = load_captioner(SPEAKS)
     encoder = model.config.encoder
     pixels = decode(photograph, size=encoder.image, channels=encoder.channels, fit="stretch")
-    story.traces.append(trace_caption(model, tokenizer, pixels, name=SPEAKS))
+    seen = trace_caption(model, tokenizer, pixels, name=SPEAKS)
+    story.traces.append(seen)
+    story.say(f"where it looked as it said “{' '.join(word for word, *_ in seen.words)}”:", words)
 
 
 def judges(asked: Demo, story: Story) -> int:

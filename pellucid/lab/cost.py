@@ -31,7 +31,7 @@ class Cost:
 
 def peak(function: Callable[[], Any]) -> int:
     """Bytes that were allocated at most, at one time, while the function ran."""
-    with hushed(), profile(activities=[ProfilerActivity.CPU], profile_memory=True) as seen:
+    with hushed(), profile(activities=[ProfilerActivity.CPU], profile_memory=True, acc_events=True) as seen:
         function()
     assert seen.profiler is not None
     assert seen.profiler.kineto_results is not None

@@ -45,16 +45,16 @@ def caption_figure(
 
 
 class Example(NamedTuple):
-    """A picture, what a model says of it, a reference for it, and the caption's CIDEr-D."""
+    """A picture, what a model says of it, a reference for it, and the caption's CIDEr-D if it has one."""
 
     picture: UInt8[Tensor, "c y x"]
     said: str
     meant: str
-    score: float
+    score: float | None = None
 
 
 def examples_figure(examples: Sequence[Example]) -> Figure:
-    """Pictures in rows of four, each with the model's caption, a reference, and the score."""
+    """Pictures in rows of four, each with the model's caption, a reference, and the score if there is one."""
     columns = min(4, len(examples))
     rows = math.ceil(len(examples) / columns)
     figure = Figure(figsize=(2.9 * columns, 3.8 * rows), layout="constrained")
@@ -66,7 +66,8 @@ def examples_figure(examples: Sequence[Example]) -> Figure:
         ax.imshow(picture.permute(1, 2, 0).expand(-1, -1, 3).cpu().numpy(), interpolation="antialiased")
         lines = textwrap.wrap(said or "(nothing)", WIDE, max_lines=3, placeholder=" …")
         ax.set_title("\n".join(lines), fontsize=9, loc="left", parse_math=False)
-        below = [*textwrap.wrap(f"reference: {meant}", WIDE + 6, max_lines=3, placeholder=" …"), f"CIDEr-D {score:.2f}"]
+        below = textwrap.wrap(f"reference: {meant}", WIDE + 6, max_lines=3, placeholder=" …")
+        below += [] if score is None else [f"CIDEr-D {score:.2f}"]
         ax.set_xlabel("\n".join(below), fontsize=7.5, loc="left", color="#555555", parse_math=False)
     return figure
 

@@ -1,0 +1,54 @@
+"""Draws docs/photographs.jpg: eight photographs unlike those it was trained on, with what captioner-flickr8k says.
+
+    pip install scikit-image
+    python docs/draw_photographs.py
+
+The photographs come with scikit-image (CC0 or public domain), scikit-learn (CC BY 2.0) and matplotlib (public domain).
+The references are ours.
+"""
+
+import io
+from pathlib import Path
+
+import matplotlib
+import skimage
+import sklearn
+import torch
+from PIL import Image
+
+from pellucid.data.images import decode
+from pellucid.evaluate.speech import describe
+from pellucid.hub import load_captioner
+from pellucid.hub.loading import normalisation
+from pellucid.show.captions import Example, examples_figure
+
+SKIMAGE = Path(skimage.__file__).parent / "data"
+SKLEARN = Path(sklearn.__file__).parent / "datasets" / "images"
+MATPLOTLIB = Path(matplotlib.get_data_path()) / "sample_data"
+REFERENCES = {
+    SKIMAGE / "motorcycle_left.png": "a red motorcycle in a garage",
+    MATPLOTLIB / "grace_hopper.jpg": "a woman in a dark uniform with a hat in front of a flag",
+    SKIMAGE / "astronaut.png": "a smiling woman in an orange space suit in front of a flag",
+    SKIMAGE / "rocket.jpg": "a white rocket stands on a launch pad under a cloudy sky",
+    SKIMAGE / "chelsea.png": "the face of a ginger cat",
+    SKIMAGE / "coffee.png": "a cup of coffee with a spoon on a wooden table",
+    SKLEARN / "china.jpg": "a palace with golden roofs under a blue sky",
+    SKLEARN / "flower.jpg": "a large orange dahlia",
+}
+
+
+def main() -> None:
+    model, tokenizer = load_captioner("captioner-flickr8k")
+    seen = torch.stack([decode(path, size=model.config.encoder.image, fit="stretch") for path in REFERENCES])
+    found = describe(model, tokenizer, seen, normalisation(model))
+    examples = [
+        Example(decode(path, size=(240, 240)), best.caption, reference)
+        for (path, reference), (best, *_) in zip(REFERENCES.items(), found, strict=True)
+    ]
+    drawn = io.BytesIO()
+    examples_figure(examples).savefig(drawn, dpi=110)
+    Image.open(drawn).convert("RGB").save(Path(__file__).parent / "photographs.jpg", quality=85)
+
+
+if __name__ == "__main__":
+    main()
