@@ -240,6 +240,13 @@ def test_named_sets_are_scaled(monkeypatch):
 # Decoding
 
 
+def test_decode_reads_a_path_as_text_too(tmp_path):
+    (tmp_path / "a.png").write_bytes(encoded(Image.new("RGB", (3, 2), "red")))
+    assert torch.equal(decode(str(tmp_path / "a.png")), decode(tmp_path / "a.png"))
+    with pytest.raises(ValueError, match=r"nothing\.png can't be read: No such file"):
+        decode(str(tmp_path / "nothing.png"))
+
+
 def test_decode_scales_to_cover_and_keeps_the_centre():
     wide = Image.new("RGB", (40, 10), "red")
     wide.paste((0, 0, 255), (15, 0, 25, 10))

@@ -125,7 +125,7 @@ def test_health_sees_what_is_wrong():
 
     centred = caption_health([one_hot(5, 6), one_hot(9, 10)], (4, 4))
     assert centred.centre == 1.0
-    assert "it looks at the centre" in centred.alarms[0]
+    assert "they show the centre" in centred.alarms[0]
 
     half = torch.stack([torch.tensor([0.5, 0.5] + [0.0] * 14), torch.tensor([0.5, 0.0, 0.5] + [0.0] * 13)])
     assert caption_health([half], (4, 4)).between_words == 0.5

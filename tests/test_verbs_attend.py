@@ -177,14 +177,15 @@ def test_the_heads_in_numbers_and_the_health_of_a_captioner(model, teller, folde
     assert texts[0] == f"{entropy:.1f}"
     said = run(capsys, teller, folder / "0.png", "--out", out, "--method", "raw", "--json").out
     health = json.loads(said)["health"]
-    assert health["between_words"] > 0
-    assert health["between_pictures"] is None
+    assert list(health) == ["raw"]
+    assert health["raw"]["between_words"] > 0
+    assert health["raw"]["between_pictures"] is None
     even = replace(traces_in(out)[0], maps=tuple(
         replace(each, values=torch.ones_like(each.values)) for each in traces_in(out)[0].maps
     ))  # fmt: skip
     monkeypatch.setattr(attend_room, "trace_caption", lambda *_, **__: even)
     told = run(capsys, teller, folder / "0.png", "--out", out).out
-    assert "beware: the maps of different words differ in 0 % of their mass" in told
+    assert "beware: by raw, the maps of different words differ in 0 % of their mass" in told
 
 
 def test_a_run_is_followed_through_its_checkpoints(folder, tmp_path, capsys):

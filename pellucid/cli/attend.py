@@ -57,15 +57,16 @@ def attend(asked: Attend) -> None:
         raise ValueError(f"none of {len(paths)} pictures could be read")
     traces = [seen for _, (seen, _) in found]
     measured = _measured(model, methods, traces) if asked.faithfulness else None
-    health = _health(traces) if isinstance(model, Captioner) else None
+    health = _health(traces) if isinstance(model, Captioner) else {}
     files = _written(asked, traces, measured)
     if asked.json:
         print(json.dumps(_summary(asked, found, files, measured, health), allow_nan=False))
     else:
         for path, (_, said) in found:
             print(f"{path}  {said}")
-        for alarm in health.alarms if health else ():
-            print(f"beware: {alarm}")
+        for method, each in health.items():
+            for alarm in each.alarms:
+                print(f"beware: by {method}, {alarm}")
         _tell(files, measured)
     if len(found) < len(paths):
         raise ValueError(f"{len(paths) - len(found)} of {len(paths)} pictures could not be read")
@@ -197,14 +198,14 @@ def _measured(model: ViT | Captioner, methods: Sequence[Method], traces: list[Tr
     return faithfulness(model, unlabelled, every, steps=steps)
 
 
-def _health(traces: list[Trace]) -> Health | None:
-    """Whether the first method's maps of the words differ; None where nothing was said."""
-    grids = [next(tokens.grid for tokens in seen.tokens if tokens.grid is not None) for seen in traces]
-    maps = []
-    for seen, grid in zip(traces, grids, strict=True):
-        words = [each.values[-math.prod(grid) :] for each in seen.maps if each.method == seen.maps[0].method]
-        maps += [torch.stack(words)] if words else []
-    return caption_health(maps, grids[0]) if maps else None
+def _health(traces: list[Trace]) -> dict[str, Health]:
+    """Whether each method's maps of the words differ; of a model that says nothing there are none."""
+    grid = next(tokens.grid for tokens in traces[0].tokens if tokens.grid is not None)
+    found = {}
+    for method in dict.fromkeys(each.method for seen in traces for each in seen.maps):
+        words = [[each.values[-math.prod(grid) :] for each in seen.maps if each.method == method] for seen in traces]
+        found[method] = caption_health([torch.stack(maps) for maps in words if maps], grid)
+    return found
 
 
 def _tell(files: dict[str, list[Path]], measured: Faithfulness | None) -> None:
@@ -222,7 +223,7 @@ def _summary(
     found: list[tuple[Path, Watched]],
     files: dict[str, list[Path]],
     measured: Faithfulness | None,
-    health: Health | None,
+    health: dict[str, Health],
 ) -> dict[str, Any]:
     images = []
     for i, (path, (seen, said)) in enumerate(found):
@@ -237,8 +238,8 @@ def _summary(
         images.append(listed)
     summary: dict[str, Any] = {"model": found[0][1][0].model, "kind": found[0][1][0].kind, "report": str(asked.out)}
     summary["images"] = images
-    if health is not None:
-        summary["health"] = asdict(health)
+    if health:
+        summary["health"] = {method: asdict(each) for method, each in health.items()}
     if measured is not None:
         summary["faithfulness"] = {
             method: {which: measured.area(which, method)._asdict() for which in ("deletion", "insertion")}

@@ -16,7 +16,7 @@ from PIL import Image, ImageOps
 from torch import Tensor
 
 Size = tuple[int, int]  # (height, width)
-File = Path | bytes | BinaryIO
+File = str | Path | bytes | BinaryIO
 Fit = Literal["cover", "stretch"]
 
 MAX_PIXELS = 1 << 26  # 8192 × 8192: 200 MB once decoded, and below the size at which Pillow warns
@@ -159,7 +159,7 @@ def _plain(image: Image.Image, channels: int) -> Image.Image:
 @contextmanager
 def _opened(file: File, name: str | None, max_pixels: int) -> Iterator[Image.Image]:
     """The image with only its header read. Whatever goes wrong inside becomes one sentence that names the file."""
-    name = name or str(file if isinstance(file, Path) else getattr(file, "name", "the image"))
+    name = name or str(file if isinstance(file, (str, Path)) else getattr(file, "name", "the image"))
     with ExitStack() as stack:
         try:
             stream = stack.enter_context(_stream(file))
@@ -172,8 +172,8 @@ def _opened(file: File, name: str | None, max_pixels: int) -> Iterator[Image.Ima
 
 @contextmanager
 def _stream(file: File) -> Iterator[BinaryIO]:
-    if isinstance(file, Path):
-        with file.open("rb") as stream:
+    if isinstance(file, (str, Path)):
+        with open(file, "rb") as stream:
             yield stream
     else:
         yield io.BytesIO(file) if isinstance(file, bytes) else file

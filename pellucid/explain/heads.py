@@ -80,7 +80,7 @@ def caption_health(maps: Sequence[Tensor], grid: tuple[int, int]) -> Health:
 
     >>> even = torch.full((3, 16), 1 / 16)
     >>> caption_health([even], (4, 4)).alarms
-    ('the maps of different words differ in 0 % of their mass: it looks at the same place whatever it says',)
+    ('the maps of different words differ in 0 % of their mass: they show one place whatever it says',)
     """
     if not maps or any(each.ndim != 2 or each.shape[1] != grid[0] * grid[1] or not len(each) for each in maps):
         raise ValueError(
@@ -99,17 +99,17 @@ def caption_health(maps: Sequence[Tensor], grid: tuple[int, int]) -> Health:
     if between_words is not None and between_words < SAME:
         alarms.append(
             f"the maps of different words differ in {100 * between_words:.0f} % of their mass: "
-            "it looks at the same place whatever it says"
+            "they show one place whatever it says"
         )
     if between_pictures is not None and between_pictures < SAME:
         alarms.append(
             f"the maps of different pictures differ in {100 * between_pictures:.0f} % of their mass: "
-            "it looks at the same place whatever it is shown"
+            "they show one place whatever it is shown"
         )
     if centre > CENTRED * even_centre:
         alarms.append(
             f"{100 * centre:.0f} % of the mass lies in the middle of the picture, where an even map has "
-            f"{100 * even_centre:.0f} %: it looks at the centre"
+            f"{100 * even_centre:.0f} %: they show the centre"
         )
     return Health(between_words, between_pictures, centre, even_centre, tuple(alarms))
 
