@@ -1,15 +1,15 @@
 """make bench, decoding part: captions/s of the same captioner here and in Hugging Face, in one run.
 
 The same weights: a vision transformer and a pre-norm decoder with sinusoidal positions (theirs is Pegasus'), in a
-VisionEncoderDecoderModel. The end is never said, so both say all tokens; that they say the same ones is checked. Prints
-a report and keeps it as benchmarks/decoding-DATE-DEVICE.md.
+VisionEncoderDecoderModel; of the sizes of the shipped captioners, and of others. The end is never said, so both say all
+tokens; that they say the same ones is checked. Prints a report and keeps it as benchmarks/decoding-DATE-DEVICE.md.
 """
 
 import argparse
 import time
 import warnings
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from meter import peak_megabytes, seconds
@@ -21,6 +21,7 @@ from pellucid.decode import beam_search, greedy
 from pellucid.decode.beam import _Beam
 from pellucid.decode.rows import _Greedy
 from pellucid.decode.search import _captured
+from pellucid.hub import load_captioner
 from pellucid.models import Captioner, CaptionerConfig, ViTConfig
 from pellucid.ops.positions import sinusoidal
 
@@ -29,12 +30,44 @@ START, END = 1, 2
 HOW: dict[str, Any] = {"start": START, "end": END, "forbidden": (END,)}
 
 
-def ours(width: int, depth: int, layers: int, vocabulary: int, image: int, length: int) -> Captioner:
+class Sizes(NamedTuple):
+    """What decides how much work a captioner is: its encoder's, then its decoder's."""
+
+    name: str
+    image: int
+    patch: int
+    width: int
+    depth: int
+    heads: int
+    hidden: int
+    layers: int
+    decoder_heads: int
+    vocabulary: int
+
+
+def shipped(name: str) -> Sizes:
+    c = load_captioner(name)[0].config
+    e = c.encoder
+    hidden = e.hidden or 4 * e.width
+    return Sizes(
+        name, e.image[0], e.patch[0], e.width, e.depth, e.heads, hidden, c.layers, c.heads, c.vocabulary
+    )  # fmt: skip
+
+
+def other(image: int, depth: int = 6) -> Sizes:
+    return Sizes(f"256 × {depth} + 3", image, 16, 256, depth, 8, 1024, 3, 8, 4000)
+
+
+def ours(sizes: Sizes, length: int) -> Captioner:
     """One register: theirs has a class token, which their decoder reads too."""
+    s = sizes
     encoder = ViTConfig(
-        image=(image, image), patch=(16, 16), width=width, depth=depth, heads=8, registers=1, pooling="none"
+        image=(s.image, s.image), patch=(s.patch, s.patch), width=s.width, depth=s.depth, heads=s.heads,
+        hidden=s.hidden, registers=1, pooling="none",
+    )  # fmt: skip
+    config = CaptionerConfig(
+        vocabulary=s.vocabulary, encoder=encoder, layers=s.layers, heads=s.decoder_heads, max_length=length + 1
     )
-    config = CaptionerConfig(vocabulary=vocabulary, encoder=encoder, layers=layers, max_length=length + 1)
     return Captioner(config).to(DEVICE).eval()
 
 
@@ -48,7 +81,7 @@ def theirs(model: Captioner) -> nn.Module:
     c, e = model.config, model.config.encoder
     encoder = TheirConfig(
         image_size=e.image[0], patch_size=e.patch[0], hidden_size=e.width, num_hidden_layers=e.depth,
-        num_attention_heads=e.heads, intermediate_size=4 * e.width, hidden_dropout_prob=0.0, layer_norm_eps=e.norm_eps,
+        num_attention_heads=e.heads, intermediate_size=e.hidden or 4 * e.width, hidden_dropout_prob=0.0, layer_norm_eps=e.norm_eps,
     )  # fmt: skip
     decoder_config: Any = PegasusConfig  # it takes what every config takes
     decoder = decoder_config(
@@ -136,12 +169,12 @@ def rates(ways: dict[str, Callable[[], Any]], rounds: int) -> dict[str, float]:
     return {name: min(times) for name, times in found.items()}
 
 
-def compare(size: int, batch: int, beams: int, length: int, rounds: int) -> str:
+def compare(sizes: Sizes, batch: int, beams: int, length: int, rounds: int) -> str:
     """One line of the table: captions from pixels, and from a context that is there."""
     torch.manual_seed(0)
-    model = ours(width=256, depth=6, layers=3, vocabulary=4000, image=size, length=length)
+    model = ours(sizes, length)
     other: Any = theirs(model)
-    images = torch.randn(batch, 3, size, size, device=DEVICE)
+    images = torch.randn(batch, 3, sizes.image, sizes.image, device=DEVICE)
     context = model.encode(images)
 
     def here(context: Tensor) -> Tensor:
@@ -158,7 +191,7 @@ def compare(size: int, batch: int, beams: int, length: int, rounds: int) -> str:
     }
     found = rates(ways, rounds)
     a, b, c, d = (batch / found[name] for name in ways)
-    cells = (size, context.shape[1], batch, beams, f"{a:,.1f}", f"{b:,.1f}", f"**{a / b:.2f}**", f"{c / d:.2f}")
+    cells = (sizes.name, context.shape[1], batch, beams, f"{a:,.1f}", f"{b:,.1f}", f"**{a / b:.2f}**", f"{c / d:.2f}")
     line = f"| {' | '.join(map(str, cells))} | {agree:.0%} |"
     print(line, flush=True)
     return line
@@ -180,16 +213,19 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5 if DEVICE.type == "cuda" else 3)
     asked = parser.parse_args()
     lines = [
-        f"Width 256, 6 + 3 blocks, patches of 16, 4,000 tokens to choose from; captions of {asked.length}, float32.",
+        "The sizes of the shipped captioners (with linear patches), and width 256 with 6 + 3 blocks, patches of 16 and "
+        f"4,000 tokens to choose from; captions of {asked.length}, float32.",
         "",
-        "| image | context | batch | beams | pellucid, captions/s | Hugging Face, captions/s | ratio | "
+        "| sizes | context | batch | beams | pellucid, captions/s | Hugging Face, captions/s | ratio | "
         "ratio of decoding alone | same captions |",
-        "| ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |",
+        "| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |",
     ]
     with torch.no_grad():
-        for size, batch, beams in ((128, 32, 1), (128, 32, 5), (224, 32, 5), (128, 1, 5)):
-            lines.append(compare(size, batch, beams, asked.length, asked.rounds))
-        model = ours(width=256, depth=1, layers=3, vocabulary=4000, image=128, length=64)
+        compared = [(shipped(name), 32, 5) for name in ("captioner-scenes", "captioner-flickr8k")]
+        compared += [(other(128), 32, 5), (other(224), 32, 5), (other(128), 32, 1), (other(128), 1, 5)]
+        for sizes, batch, beams in compared:
+            lines.append(compare(sizes, batch, beams, asked.length, asked.rounds))
+        model = ours(other(128, depth=1), length=64)
         context = model.encode(torch.randn(32, 3, 128, 128, device=DEVICE))
         lines += ["", "Milliseconds for one more token of 32 captions:", ""]
         lines += ["| beams | token 1 | token 2 | token 16 | token 64 |", "| ---: | ---: | ---: | ---: | ---: |"]
