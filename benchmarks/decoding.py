@@ -81,7 +81,8 @@ def theirs(model: Captioner) -> nn.Module:
     c, e = model.config, model.config.encoder
     encoder = TheirConfig(
         image_size=e.image[0], patch_size=e.patch[0], hidden_size=e.width, num_hidden_layers=e.depth,
-        num_attention_heads=e.heads, intermediate_size=e.hidden or 4 * e.width, hidden_dropout_prob=0.0, layer_norm_eps=e.norm_eps,
+        num_attention_heads=e.heads, intermediate_size=e.hidden or 4 * e.width, hidden_dropout_prob=0.0,
+        layer_norm_eps=e.norm_eps,
     )  # fmt: skip
     decoder_config: Any = PegasusConfig  # it takes what every config takes
     decoder = decoder_config(
