@@ -54,7 +54,7 @@ def shipped(name: str) -> Sizes:
     )  # fmt: skip
 
 
-def other(image: int, depth: int = 6) -> Sizes:
+def plain(image: int, depth: int = 6) -> Sizes:
     return Sizes(f"256 × {depth} + 3", image, 16, 256, depth, 8, 1024, 3, 8, 4000)
 
 
@@ -223,10 +223,10 @@ def main() -> None:
     ]
     with torch.no_grad():
         compared = [(shipped(name), 32, 5) for name in ("captioner-scenes", "captioner-flickr8k")]
-        compared += [(other(128), 32, 5), (other(224), 32, 5), (other(128), 32, 1), (other(128), 1, 5)]
+        compared += [(plain(128), 32, 5), (plain(224), 32, 5), (plain(128), 32, 1), (plain(128), 1, 5)]
         for sizes, batch, beams in compared:
             lines.append(compare(sizes, batch, beams, asked.length, asked.rounds))
-        model = ours(other(128, depth=1), length=64)
+        model = ours(plain(128, depth=1), length=64)
         context = model.encode(torch.randn(32, 3, 128, 128, device=DEVICE))
         lines += ["", "Milliseconds for one more token of 32 captions:", ""]
         lines += ["| beams | token 1 | token 2 | token 16 | token 64 |", "| ---: | ---: | ---: | ---: | ---: |"]

@@ -3,8 +3,8 @@
     pip install scikit-image
     python docs/draw_photographs.py
 
-The photographs come with scikit-image (CC0 or public domain), scikit-learn (CC BY 2.0) and matplotlib (public domain).
-The references are ours.
+The photographs come with scikit-image (CC0 or public domain), scikit-learn (CC BY 2.0: the pagoda by danielbuechele,
+the flower by vultilion) and matplotlib (public domain). The references are ours.
 """
 
 import io
@@ -29,10 +29,10 @@ REFERENCES = {
     SKIMAGE / "motorcycle_left.png": "a red motorcycle in a garage",
     MATPLOTLIB / "grace_hopper.jpg": "a woman in a dark uniform with a hat in front of a flag",
     SKIMAGE / "astronaut.png": "a smiling woman in an orange space suit in front of a flag",
-    SKIMAGE / "rocket.jpg": "a white rocket stands on a launch pad under a cloudy sky",
-    SKIMAGE / "chelsea.png": "the face of a ginger cat",
+    SKIMAGE / "rocket.jpg": "a rocket stands on a launch pad at dusk",
+    SKIMAGE / "chelsea.png": "the face of a tabby cat",
     SKIMAGE / "coffee.png": "a cup of coffee with a spoon on a wooden table",
-    SKLEARN / "china.jpg": "a palace with golden roofs under a blue sky",
+    SKLEARN / "china.jpg": "a pagoda above a lake",
     SKLEARN / "flower.jpg": "a large orange dahlia",
 }
 
