@@ -161,7 +161,7 @@ def searched(kind: type[Search], model: Model, *inputs: Tensor, **options: Any) 
     search.begin()
     for i in range(search.length):
         search.advance(model, i + 1)
-        if bool(search.done()):
+        if bool(search.ended.any()) and bool(search.done()):
             break
     return search
 
