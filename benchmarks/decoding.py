@@ -211,7 +211,7 @@ def generated(other: Any, context: Tensor, beams: int, length: int) -> Tensor:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--length", type=int, default=20)
-    parser.add_argument("--rounds", type=int, default=5 if DEVICE.type == "cuda" else 3)
+    parser.add_argument("--rounds", type=int, default=5 if DEVICE.type == "cuda" else 8)
     asked = parser.parse_args()
     lines = [
         "The sizes of the shipped captioners (with linear patches), and width 256 with 6 + 3 blocks, patches of 16 and "
