@@ -37,6 +37,7 @@ def timm(width: int, depth: int, heads: int) -> nn.Module:
 
 
 def vit_pytorch(width: int, depth: int, heads: int) -> nn.Module:
+    _torchvision()
     from vit_pytorch import ViT
 
     return ViT(
@@ -48,6 +49,7 @@ def vit_pytorch(width: int, depth: int, heads: int) -> nn.Module:
 class HuggingFace(nn.Module):
     def __init__(self, width: int, depth: int, heads: int):
         super().__init__()
+        _torchvision()
         from transformers import ViTConfig, ViTForImageClassification
 
         config = ViTConfig(

@@ -1,21 +1,23 @@
 """make bench, training part: images/s of the same vision transformer in five libraries, in one run.
 
 The same model (patches of 4 at 32², class token, learned positions), batch, loss, AdamW and precision. Peers run eager,
-compiled, and on CUDA compiled with graphs; ours runs through the engine, as `pellucid train` does. Prints a report and
-keeps it as benchmarks/training-DATE-DEVICE.md.
+compiled, and on CUDA compiled with graphs; ours runs through the engine, as `pellucid train` does. On the CPU that has
+the C library keep freed memory, so the peers run in that way too, beside as they are. Each is a process of its own, and
+they take turns. Prints a report and keeps it as benchmarks/training-DATE-DEVICE.md.
 """
 
 import argparse
 import statistics
 import time
 from collections.abc import Callable, Iterator
+from multiprocessing.connection import Connection
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from peers import PEERS
 from report import keep
-from torch import Tensor, nn
+from torch import Tensor, multiprocessing, nn
 
 from pellucid.data.augment import Augment
 from pellucid.data.images import ImageSet
@@ -24,11 +26,14 @@ from pellucid.models import ViT, ViTConfig
 from pellucid.train import Engine, Optim, Run
 from pellucid.train.classify import Classification
 from pellucid.train.distributed import Processes
+from pellucid.train.memory import keep_freed_memory
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 SIZES = {"0.26 M": (64, 5, 4), "9.5 M": (256, 12, 8)}  # width, depth, heads
 BATCH = {"cuda": {"0.26 M": 1024, "9.5 M": 1024}, "cpu": {"0.26 M": 128, "9.5 M": 32}}[DEVICE.type]
 MODES = ("eager", "compiled", "graphs") if DEVICE.type == "cuda" else ("eager", "compiled")
+KEPT = ", memory kept"
+AT_ONCE = 16 if DEVICE.type == "cuda" else 1  # contestants that make themselves ready at the same time
 
 
 class Repeated:
@@ -78,24 +83,85 @@ def theirs(build: Callable[..., nn.Module], size: str, mode: str, images: Tensor
     return step
 
 
-def rates(steps: dict[str, Callable[[], Any]], batch: int, rounds: int, budget: float) -> dict[str, float]:
+def warm(step: Callable[[], Any]) -> None:
+    for _ in range(3):
+        step()
+
+
+def rate(step: Callable[[], Any], batch: int, budget: float) -> float:
+    """Images a second in one turn."""
+    _wait()
+    begun, count = time.perf_counter(), 0
+    while time.perf_counter() - begun < budget or count < 2:
+        step()
+        count += 1
+        if DEVICE.type == "cuda" and count % 20 == 0:
+            _wait()
+    _wait()
+    return count * batch / (time.perf_counter() - begun)
+
+
+class Contestant:
+    """One library in one mode, in a process of its own: what others leave behind in theirs doesn't touch it."""
+
+    def __init__(self, name: str, mode: str, size: str):
+        self.title, self.name, self.mode, self.size = f"{name}, {mode}", name, mode, size
+        context = multiprocessing.get_context("spawn")
+        self.line, other = context.Pipe()
+        self.process = context.Process(target=self._compete, args=(name, mode, size, other), daemon=True)
+        self.process.start()
+
+    @staticmethod
+    def _compete(name: str, mode: str, size: str, line: Connection) -> None:
+        begun = time.perf_counter()
+        try:
+            _set_up()
+            images, labels = _random(BATCH[size])
+            if mode.endswith(KEPT):
+                keep_freed_memory()
+                mode = mode.removesuffix(KEPT)
+            if name == "pellucid":
+                step = ours(size, mode, images, labels)
+            else:
+                step = theirs(PEERS[name], size, mode, images, labels)
+            warm(step)
+        except Exception as error:  # a peer that can't be compiled or isn't installed is told, not hidden
+            line.send(f"{type(error).__name__}: {str(error).splitlines()[0]}")
+            return
+        line.send(time.perf_counter() - begun)
+        while budget := line.recv():
+            line.send(rate(step, BATCH[size], budget))
+
+    def ready(self) -> bool:
+        said = self.line.recv()
+        fine = isinstance(said, float)
+        print(f"  {self.title}: {f'ready after {said:.0f} s' if fine else said}", flush=True)
+        return fine
+
+    def turn(self, budget: float) -> float:
+        self.line.send(budget)
+        return self.line.recv()
+
+    def leave(self) -> None:
+        self.line.send(0.0)
+        self.process.join()
+
+
+def contest(size: str, names: list[str], modes: list[str], rounds: int, budget: float) -> dict[str, float]:
     """Images a second of each, the median of rounds in which all take turns."""
-    found: dict[str, list[float]] = {name: [] for name in steps}
-    for step in steps.values():
-        for _ in range(3):
-            step()
+    entries = [(name, mode) for mode in modes for name in names if not (name == "pellucid" and mode.endswith(KEPT))]
+    there: list[Contestant] = []
+    while entries:
+        new = [Contestant(name, mode, size) for name, mode in entries[:AT_ONCE]]
+        there += [one for one in new if one.ready()]
+        del entries[:AT_ONCE]
+    found: dict[str, list[float]] = {one.title: [] for one in there}
     for _ in range(rounds):
-        for name, step in steps.items():
-            _wait()
-            begun, count = time.perf_counter(), 0
-            while time.perf_counter() - begun < budget or count < 2:
-                step()
-                count += 1
-                if DEVICE.type == "cuda" and count % 20 == 0:
-                    _wait()
-            _wait()
-            found[name].append(count * batch / (time.perf_counter() - begun))
-    return {name: statistics.median(values) for name, values in found.items()}
+        for one in there:
+            found[one.title].append(one.turn(budget))
+    for one in there:
+        one.leave()
+    return {title: statistics.median(values) for title, values in found.items()}
 
 
 def data_path(size: str, rounds: int, budget: float) -> list[str]:
@@ -115,9 +181,12 @@ def data_path(size: str, rounds: int, budget: float) -> list[str]:
     shares = task.batches(0, 1_000_000)
     torch._dynamo.reset()
     again = ours(size, "graphs" if DEVICE.type == "cuda" else "eager", *_random(batch))
-    found = rates({"real": lambda: real._step(0, 100, next(shares)), "one batch": again}, batch, rounds, budget)
-    ratio = found["real"] / found["one batch"]
-    return [f"| {size} | {batch} | {found['real']:,.0f} | {found['one batch']:,.0f} | {ratio:.3f} |"]
+    steps = (lambda: real._step(0, 100, next(shares)), again)
+    for step in steps:
+        warm(step)
+    turns = [[rate(step, batch, budget) for step in steps] for _ in range(rounds)]
+    found, repeated = (statistics.median(rates) for rates in zip(*turns, strict=True))
+    return [f"| {size} | {batch} | {found:,.0f} | {repeated:,.0f} | {found / repeated:.3f} |"]
 
 
 def _random(batch: int) -> tuple[Tensor, Tensor]:
@@ -129,28 +198,16 @@ def _wait() -> None:
         torch.cuda.synchronize()
 
 
-def compare(size: str, peers: list[str], modes: tuple[str, ...], rounds: int, budget: float) -> list[str]:
-    batch = BATCH[size]
+def _set_up() -> None:
     torch.manual_seed(0)
-    images, labels = _random(batch)
-    steps: dict[str, Callable[[], Any]] = {}
-    for mode in modes:
-        makers = {"pellucid": lambda: ours(size, mode, images, labels)}
-        makers |= {name: lambda name=name: theirs(PEERS[name], size, mode, images, labels) for name in peers}
-        for name, make in makers.items():
-            torch._dynamo.reset()
-            begun = time.perf_counter()
-            try:
-                step = make()
-                step()
-                steps[f"{name}, {mode}"] = step
-            except Exception as error:  # a peer that can't be compiled or isn't installed is told, not hidden
-                print(f"{name}, {mode}: {type(error).__name__}: {str(error).splitlines()[0]}", flush=True)
-            print(f"  {name}, {mode}: ready after {time.perf_counter() - begun:.0f} s", flush=True)
-    found = rates(steps, batch, rounds, budget)
+    torch.set_float32_matmul_precision("high" if DEVICE.type == "cuda" else "highest")
+
+
+def compare(size: str, peers: list[str], modes: list[str], rounds: int, budget: float) -> list[str]:
+    found = contest(size, ["pellucid", *peers], modes, rounds, budget)
     best = max((rate, name) for name, rate in found.items() if not name.startswith("pellucid"))
     mine = max((rate, name) for name, rate in found.items() if name.startswith("pellucid"))
-    lines = [f"## {size}, batch {batch}", ""]
+    lines = [f"## {size}, batch {BATCH[size]}", ""]
     lines += ["| library | " + " | ".join(modes) + " |", "| --- |" + " --- |" * len(modes)]
     for name in ("pellucid", *peers):
         cells = [f"{found[key]:,.0f}" if (key := f"{name}, {mode}") in found else "–" for mode in modes]
@@ -162,16 +219,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--sizes", nargs="*", default=list(SIZES))
     parser.add_argument("--peers", nargs="*", default=list(PEERS))
-    parser.add_argument("--modes", nargs="*", default=list(MODES))
+    kept = [mode + KEPT for mode in MODES] if DEVICE.type == "cpu" else []
+    parser.add_argument("--modes", nargs="*", default=[*MODES, *kept])
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=1.0 if DEVICE.type == "cuda" else 3.0)
     asked = parser.parse_args()
-    torch.set_float32_matmul_precision("high" if DEVICE.type == "cuda" else "highest")
-    torch._dynamo.config.recompile_limit = 100  # all share one loss function; beyond the limit they would run eager
+    _set_up()
     precision = "bfloat16 autocast" if DEVICE.type == "cuda" else "float32"
     lines = [f"Images a second in training, {precision}, AdamW fused, random images; median of {asked.rounds} rounds."]
+    if DEVICE.type == "cpu":
+        lines.append("pellucid has the C library keep freed memory; the others are shown without and with that.")
     for size in asked.sizes:
-        lines += ["", *compare(size, asked.peers, tuple(asked.modes), asked.rounds, asked.seconds)]
+        lines += ["", *compare(size, asked.peers, asked.modes, asked.rounds, asked.seconds)]
     lines += [
         "",
         "## the data path: real images, flipped, cropped and mixed, beside one repeated batch (bar: 0.95)",

@@ -171,7 +171,10 @@ def test_processes_give_what_one_process_gives(results):
     names = ("graph", "norms", "choices")
     found = list(run([EXPERIMENTS[name] for name in names], workers=2))
     assert [one.name for one, _ in found] == list(names)
-    assert all(result.claims == results[one.name].claims for one, result in found)
+    for one, result in found:  # they have one thread, and this process may have more: sums are rounded in another order
+        for mine, theirs in zip(result.claims, results[one.name].claims, strict=True):
+            assert (mine.id, mine.verdict, mine.failures()) == (theirs.id, theirs.verdict, theirs.failures())
+            assert mine.measured == pytest.approx(theirs.measured, rel=1e-3, abs=1e-9)
 
 
 def test_an_experiment_by_its_name():

@@ -3,7 +3,10 @@
 import io
 import json
 import math
+import platform
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -433,3 +436,25 @@ def test_a_bar_on_a_terminal(monkeypatch):
     assert "50/100" in said
     assert "1,234 images/s" in said
     assert "loss 1.2500, accuracy 50.0%" in said
+
+
+FAULTS = """
+import resource, sys, torch
+from pellucid.train.memory import keep_freed_memory
+assert sys.argv[1] == "no" or keep_freed_memory()
+def faults():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+for _ in range(6):  # 48 MB each time: more than the C library keeps by itself
+    before = faults()
+    torch.ones(12_000_000)
+print(faults() - before)
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="other C libraries can't be told")
+def test_memory_that_a_step_frees_is_there_for_the_next():
+    said = [subprocess.run([sys.executable, "-c", FAULTS, kept], capture_output=True, text=True, check=True).stdout
+            for kept in ("no", "yes")]  # fmt: skip
+    without, kept = map(int, said)
+    assert without > 1000  # pages of 4 kB, or fewer where the system hands out large ones
+    assert kept < 100

@@ -18,6 +18,7 @@ from pellucid.train.checkpoint import Checkpoints, Facts, State
 from pellucid.train.config import Duration, Plan, Training
 from pellucid.train.distributed import Processes, exchange_gradients, own_part, parallel
 from pellucid.train.folder import RunFolder
+from pellucid.train.memory import keep_freed_memory
 from pellucid.train.optim import make_optimizers, schedule, set_rate
 from pellucid.train.task import Task
 
@@ -161,6 +162,8 @@ class Engine:
 
     def _warm_up(self, start: int) -> float:
         """Compile and capture on real batches, then put every value back. Returns the seconds it took."""
+        if self.device.type == "cpu":
+            keep_freed_memory()
         graphs = self.run.graphs and self.device.type == "cuda"
         if not (self.run.compile or graphs):
             return 0.0
