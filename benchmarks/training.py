@@ -105,7 +105,7 @@ class Contestant:
     """One library in one mode, in a process of its own: what others leave behind in theirs doesn't touch it."""
 
     def __init__(self, name: str, mode: str, size: str):
-        self.title, self.name, self.mode, self.size = f"{name}, {mode}", name, mode, size
+        self.title = f"{name}, {mode}"
         context = multiprocessing.get_context("spawn")
         self.line, other = context.Pipe()
         self.process = context.Process(target=self._compete, args=(name, mode, size, other), daemon=True)
@@ -205,14 +205,19 @@ def _set_up() -> None:
 
 def compare(size: str, peers: list[str], modes: list[str], rounds: int, budget: float) -> list[str]:
     found = contest(size, ["pellucid", *peers], modes, rounds, budget)
-    best = max((rate, name) for name, rate in found.items() if not name.startswith("pellucid"))
-    mine = max((rate, name) for name, rate in found.items() if name.startswith("pellucid"))
+    mine = max(rate for title, rate in found.items() if title.startswith("pellucid"))
     lines = [f"## {size}, batch {BATCH[size]}", ""]
     lines += ["| library | " + " | ".join(modes) + " |", "| --- |" + " --- |" * len(modes)]
     for name in ("pellucid", *peers):
         cells = [f"{found[key]:,.0f}" if (key := f"{name}, {mode}") in found else "–" for mode in modes]
         lines.append(f"| {name} | " + " | ".join(cells) + " |")
-    return [*lines, "", f"pellucid at its best beside the best of the others ({best[1]}): {mine[0] / best[0]:.2f}×"]
+    lines += ["", "pellucid at its best beside the best of the others:"]
+    for kind, kept in (("as they come", False), ("with memory kept", True)):
+        others = [(rate, title) for title, rate in found.items() if title.endswith(KEPT) == kept]
+        others = [other for other in others if not other[1].startswith("pellucid")]
+        if others:
+            lines.append(f"- {kind} ({max(others)[1]}): {mine / max(others)[0]:.2f}×")
+    return lines
 
 
 def main() -> None:

@@ -232,7 +232,7 @@ class MultiHeadAttention(nn.Module):
         _check_width(self.k, "key", x)
         weight = torch.cat([self.q.weight, self.k.weight, self.v.weight])
         bias = None if self.q.bias is None else torch.cat([self.q.bias, self.k.bias, self.v.bias])
-        parts = linear(x, weight, bias).split([linear.out_features for linear in (self.q, self.k, self.v)], dim=-1)
+        parts = linear(x, weight, bias).split([each.out_features for each in (self.q, self.k, self.v)], dim=-1)
         heads = (self.heads, self.kv_heads, self.kv_heads)
         q, k, v = (_split_heads(part, h) for part, h in zip(parts, heads, strict=True))
         return q, k, v
