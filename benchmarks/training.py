@@ -33,7 +33,7 @@ SIZES = {"0.26 M": (64, 5, 4), "9.5 M": (256, 12, 8)}  # width, depth, heads
 BATCH = {"cuda": {"0.26 M": 1024, "9.5 M": 1024}, "cpu": {"0.26 M": 128, "9.5 M": 32}}[DEVICE.type]
 MODES = ("eager", "compiled", "graphs") if DEVICE.type == "cuda" else ("eager", "compiled")
 KEPT = ", memory kept"
-AT_ONCE = 16 if DEVICE.type == "cuda" else 1  # contestants that make themselves ready at the same time
+AT_ONCE = 8 if DEVICE.type == "cuda" else 1  # contestants that make themselves ready at the same time
 
 
 class Repeated:
@@ -128,9 +128,13 @@ class Contestant:
         except Exception as error:  # a peer that can't be compiled or isn't installed is told, not hidden
             line.send(f"{type(error).__name__}: {str(error).splitlines()[0]}")
             return
+        _make_room()
         line.send(time.perf_counter() - begun)
         while budget := line.recv():
-            line.send(rate(step, BATCH[size], budget))
+            step()
+            found = rate(step, BATCH[size], budget)
+            _make_room()
+            line.send(found)
 
     def ready(self) -> bool:
         said = self.line.recv()
@@ -196,6 +200,12 @@ def _random(batch: int) -> tuple[Tensor, Tensor]:
 def _wait() -> None:
     if DEVICE.type == "cuda":
         torch.cuda.synchronize()
+
+
+def _make_room() -> None:
+    """Leave the GPU's memory to those whose turn it is."""
+    if DEVICE.type == "cuda":
+        torch.cuda.empty_cache()
 
 
 def _set_up() -> None:
