@@ -114,6 +114,22 @@ def test_another_seed_is_another_run(whole, tmp_path):
     assert not torch.equal(tensors(tmp_path / "run")["model.head.weight"], tensors(whole)["model.head.weight"])
 
 
+def test_two_that_train_in_one_folder_are_kept_apart(whole, tmp_path, capsys):
+    folder = tmp_path / "run"
+    started = Started(folder, *words_for(folder, *OPTIONS))
+    wait_for_steps(folder, 4)
+    started.send(signal.SIGSTOP)
+    code = main(["train", "vit_digits", "--resume", str(folder)])
+    started.send(signal.SIGCONT)
+    assert code == 2
+    assert capsys.readouterr().err == (
+        f"pellucid: {folder} is being trained by another process; wait for it, or stop it\n"
+    )
+    assert started.ended()[0] == 0
+    assert_same_run(folder, whole)
+    trained(folder)  # nobody is there any more
+
+
 # Stopped
 
 

@@ -236,6 +236,7 @@ def test_caption_says_what_is_seen(saved, folder, capsys):
     assert said == [f"{path}  {caption}" for path, caption in zip(paths, CAPTIONS, strict=True)]
     assert run(capsys, "caption", saved, folder).out.splitlines() == said  # a folder, by name
     assert run(capsys, "caption", saved, folder / "[0-4].p*g").out.splitlines() == said  # a pattern
+    assert run(capsys, "caption", saved, *paths * 7).out.splitlines() == said * 7  # more than are captioned at once
 
 
 def test_caption_gives_several_with_their_probabilities(saved, folder, capsys):

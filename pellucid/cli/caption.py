@@ -4,12 +4,15 @@ import glob
 import json
 import math
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import torch
+from torch import Tensor
+
 from pellucid.cli.verbs import Caption
 from pellucid.data.images import SUFFIXES, decode, probe
-from pellucid.data.tokenizer import CaptionTokenizer
 from pellucid.evaluate.speech import Said, describe
 from pellucid.hub.loading import load_captioner, normalisation
 from pellucid.models.captioner import Captioner
@@ -17,6 +20,7 @@ from pellucid.show.captions import caption_figure
 from pellucid.show.figures import check_path, save
 from pellucid.train.distributed import pick_device
 
+AT_ONCE = 16  # pictures that are captioned together
 SHOWN = 480  # pixels of the longer side of a picture in a figure
 
 
@@ -32,22 +36,25 @@ def caption(asked: Caption) -> None:
     model, tokenizer = load_captioner(asked.model, pick_device(asked.device))
     check_map(model, asked.layer, asked.head)
     listed: list[dict[str, Any]] = []
-    for number, path in enumerate(paths, 1):
-        try:
-            found = _described(asked, model, tokenizer, path)
-        except ValueError as error:
-            if len(paths) == 1:
-                raise
-            print(f"pellucid: {error}", file=sys.stderr)
-            continue
-        listed.append(figures(path, found))
-        if not asked.json:
-            print(told(path, found))
-        if asked.figure is not None:
-            place = asked.figure if len(paths) == 1 else asked.figure.with_stem(f"{asked.figure.stem}-{number}")
-            _draw(asked, model, path, found[0], place)
+    for read in _read(paths, model):
+        found = describe(
+            model,
+            tokenizer,
+            torch.stack([pixels for _, _, pixels in read]),
+            normalisation(model),
+            beam=asked.beam,
+            n_best=asked.n_best,
+            attention=asked.figure is not None,
+        )
+        for (number, path, _), said in zip(read, found, strict=True):
+            listed.append(figures(path, said))
             if not asked.json:
-                print(f"figure: {place}")
+                print(told(path, said), flush=True)
+            if asked.figure is not None:
+                place = asked.figure if len(paths) == 1 else asked.figure.with_stem(f"{asked.figure.stem}-{number}")
+                _draw(asked, model, path, said[0], place)
+                if not asked.json:
+                    print(f"figure: {place}")
     if asked.json:
         print(json.dumps(listed, allow_nan=False))
     if len(listed) < len(paths):
@@ -110,19 +117,21 @@ def check_map(model: Captioner, layer: int, head: int | None) -> None:
         raise ValueError(f"--head is {head}; expected 0…{heads - 1}")
 
 
-def _described(asked: Caption, model: Captioner, tokenizer: CaptionTokenizer, path: Path) -> list[Said]:
+def _read(paths: list[Path], model: Captioner) -> Iterator[list[tuple[int, Path, Tensor]]]:
+    """Some pictures at a time, numbered from one; those that can't be read get a sentence, or raise it if alone."""
     encoder = model.config.encoder
-    pixels = decode(path, size=encoder.image, channels=encoder.channels, fit="stretch")
-    looked = asked.figure is not None
-    return describe(
-        model,
-        tokenizer,
-        pixels[None],
-        normalisation(model),
-        beam=asked.beam,
-        n_best=asked.n_best,
-        attention=looked,
-    )[0]
+    for start in range(0, len(paths), AT_ONCE):
+        read = []
+        for number, path in enumerate(paths[start : start + AT_ONCE], start + 1):
+            try:
+                pixels = decode(path, size=encoder.image, channels=encoder.channels, fit="stretch")
+                read.append((number, path, pixels))
+            except ValueError as error:
+                if len(paths) == 1:
+                    raise
+                print(f"pellucid: {error}", file=sys.stderr)
+        if read:
+            yield read
 
 
 def _draw(asked: Caption, model: Captioner, path: Path, said: Said, place: Path) -> None:

@@ -3,7 +3,7 @@
 import logging
 import shlex
 import sys
-from contextlib import nullcontext
+from contextlib import ExitStack
 from dataclasses import replace
 from itertools import chain, count
 from pathlib import Path
@@ -121,11 +121,15 @@ def _fitted(
     tensorboard: bool,
     files: dict[str, str] | None = None,
 ) -> Result:
-    if folder and begins and processes.first:  # now that nothing is wrong with what was asked for
-        folder.create(run, files)
-    processes.wait()
-    watcher = Watcher(run.recipe, tensorboard=folder if tensorboard else None) if processes.first else None
-    with watcher or nullcontext():
+    with ExitStack() as meanwhile:
+        watcher = None
+        if processes.first:
+            if folder and begins:  # now that nothing is wrong with what was asked for
+                folder.create(run, files)
+            if folder:
+                meanwhile.enter_context(folder.alone())
+            watcher = meanwhile.enter_context(Watcher(run.recipe, tensorboard=folder if tensorboard else None))
+        processes.wait()
         return Engine(task, run, device, folder=folder, processes=processes, observer=watcher).fit()
 
 

@@ -10,7 +10,8 @@ import platform
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
@@ -43,6 +44,27 @@ class RunFolder:
         for name, text in (files or {}).items():
             replace_file(self.path / name, lambda part, text=text: part.write_text(text, encoding="utf-8"))
         write_json(self.path / CONFIG, to_json(run))  # last: a folder with a config is a run
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Nobody else trains here meanwhile. The system forgets the lock with the process, however that ends."""
+        if os.name != "posix":
+            yield
+            return
+        import fcntl
+
+        handle = os.open(self.path, os.O_RDONLY)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(handle)
+            raise ValueError(f"{self.path} is being trained by another process; wait for it, or stop it") from None
+        except OSError:  # a file system without locks
+            pass
+        try:
+            yield
+        finally:
+            os.close(handle)
 
     def config(self) -> Run | CaptionRun:
         if not (self.path / CONFIG).is_file():
