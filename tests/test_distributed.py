@@ -11,6 +11,8 @@ import pytest
 import torch
 from trainings import TINY, log, losses, steps_logged, tensors, together, trained, wait_for_steps
 
+from pellucid.hub import load
+from pellucid.hub.parts import read_under
 from pellucid.train.checkpoint import read_facts
 from pellucid.train.classify import equally_often
 
@@ -108,6 +110,33 @@ def test_a_spread_checkpoint_that_is_damaged_gets_a_sentence(tmp_path):
                 code, said = process.ended()
                 assert code == 2, said
                 assert sentence in said
+
+
+def test_a_model_is_loaded_from_its_parts(tmp_path):
+    """Of a run that was stopped before its first evaluation, so that its best weights are nowhere whole."""
+    spread, alone = tmp_path / "spread", tmp_path / "alone"
+    options = [*OPTIONS, "--parallel", "fsdp", "--evaluate-every", "0 steps"]
+    ended(together(spread, *options, hook="end after saving", hooked=10))
+    (one,) = together(alone, *options, count=1, hook="end after saving", hooked=10)
+    assert one.ended()[0] == 0
+    assert [path.name for path in (spread / "checkpoints").iterdir()] == ["last-10"]
+    assert [path.name for path in (alone / "checkpoints").iterdir()] == ["last.safetensors"]
+    expected = load(alone).state_dict()
+    found = load(spread).state_dict()
+    for name, value in expected.items():
+        torch.testing.assert_close(found[name], value, atol=1e-4, rtol=0)
+    average = {name.removeprefix("average."): value for name, value in tensors(alone).items() if "average." in name}
+    assert average
+    assert all(torch.equal(expected[name], value) for name, value in average.items())
+    assert read_under(spread / "checkpoints" / "last-10", "nothing.") == {}  # as of a run that keeps no average
+    parts = sorted((spread / "checkpoints" / "last-10").glob("*.safetensors"))
+    parts[1].unlink()
+    with pytest.raises(ValueError, match=rf"last-10 is damaged or no checkpoint \({parts[1].name} is missing"):
+        load(spread)
+    parts[0].write_bytes(b"?" * parts[0].stat().st_size)
+    (spread / "checkpoints" / "last-10" / "facts.json").write_text('{"files": {}}')
+    with pytest.raises(ValueError, match="last-10 is damaged or no checkpoint"):
+        load(spread)
 
 
 def test_a_signal_to_one_stops_both(alone, tmp_path):

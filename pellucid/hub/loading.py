@@ -14,6 +14,7 @@ from torch import Tensor
 from pellucid.config import from_json
 from pellucid.data.augment import Normalise
 from pellucid.data.tokenizer import CaptionTokenizer
+from pellucid.hub import parts
 from pellucid.models.captioner import Captioner
 from pellucid.models.pretrained import CONFIG, WEIGHTS, load_strictly, read_weights
 from pellucid.models.vit import ViT
@@ -106,7 +107,7 @@ def _model(folder: Path) -> ViT | Captioner:
     if "recipe" in data and isinstance(data.get("model"), dict):
         model = _built(kind, data["model"], folder / CONFIG)
         second = folder / SECOND_STAGE
-        fill_from_run(model, second if _weights(second).is_file() else folder)
+        fill_from_run(model, second if _weights(second) else folder)
         return model
     data.pop("model", None)
     model = _built(kind, data, folder / CONFIG)
@@ -123,18 +124,20 @@ def _built(kind: type[ViT] | type[Captioner], config: Any, source: Path) -> ViT 
         raise ValueError(f"{source}: {error}") from None
 
 
-def _weights(run: Path) -> Path:
-    best, last = (run / "checkpoints" / f"{which}.safetensors" for which in ("best", "last"))
-    return best if best.is_file() else last
+def _weights(run: Path) -> Path | None:
+    """Where the best weights of a run lie, else its last ones: a file, or a folder if many processes wrote it."""
+    checkpoints = run / "checkpoints"
+    files = (checkpoints / f"{which}.safetensors" for which in ("best", "last"))
+    return next((path for path in files if path.is_file()), parts.newest(checkpoints))
 
 
 def fill_from_run(model: ViT | Captioner, folder: Path) -> None:
     """The best weights of a run, else its last; their average where there is one."""
     source = _weights(folder)
-    if not source.is_file():
+    if source is None:
         raise ValueError(
-            f"the run {folder} has kept no weights: there is neither best.safetensors nor {source.name} "
-            f"in {source.parent}"
+            f"the run {folder} has kept no weights: there is neither best.safetensors nor last.safetensors "
+            f"in {folder / 'checkpoints'}"
         )
     weights, average = _under(source, "model."), _under(source, "average.")
     if average:  # of what is learned; what only is remembered (buffers) has no average
@@ -145,9 +148,11 @@ def fill_from_run(model: ViT | Captioner, folder: Path) -> None:
 
 def _under(path: Path, prefix: str) -> dict[str, Tensor]:
     """The tensors whose names begin with the prefix, without it. The optimizers' memory is not read."""
+    if path.is_dir():
+        return parts.read_under(path, prefix)
     try:
         with safe_open(path, framework="pt") as file:
             names = [name for name in file.keys() if name.startswith(prefix)]  # noqa: SIM118
             return {name.removeprefix(prefix): file.get_tensor(name) for name in names}
     except SafetensorError as error:
-        raise ValueError(f"{path} is damaged or no checkpoint ({error})") from None
+        raise parts.damaged(path, error) from None

@@ -19,9 +19,8 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from pellucid.config import from_json, to_json
+from pellucid.hub.parts import FACTS, check_sizes, damaged, fill, opened, told
 from pellucid.train.distributed import Processes, is_spread, spread_like, whole
-
-FACTS = "facts.json"
 
 
 @dataclass(frozen=True)
@@ -171,7 +170,7 @@ def restore(path: Path, state: State) -> Facts:
             for name in names:
                 own[name].copy_(spread_like(file.get_tensor(name), own[name]))
     except SafetensorError as error:
-        raise _damaged(path, error) from None
+        raise damaged(path, error) from None
     return _facts(read_facts(path), path)
 
 
@@ -180,21 +179,17 @@ def read_facts(path: Path) -> dict[str, Any]:
         with safe_open(path, framework="pt") as file:
             return json.loads(file.metadata()["facts"])
     except (SafetensorError, json.JSONDecodeError, KeyError, TypeError) as error:
-        raise _damaged(path, error) from None
+        raise damaged(path, error) from None
 
 
 def _facts(data: Any, path: Path) -> Facts:
     try:
         return from_json(Facts, data)
     except ValueError as error:
-        raise _damaged(path, error) from None
+        raise damaged(path, error) from None
 
 
-def _damaged(path: Path, error: Any) -> ValueError:
-    return ValueError(f"{path} is damaged or no checkpoint ({error})")
-
-
-# A folder, each process its part. PyTorch's room for this takes a second to import: only those who need it wait.
+# A folder, each process its part
 
 
 def save_parts(path: Path, tensors: dict[str, Tensor], facts: Facts, processes: Processes) -> None:
@@ -204,26 +199,20 @@ def save_parts(path: Path, tensors: dict[str, Tensor], facts: Facts, processes: 
     if processes.first:
         shutil.rmtree(path, ignore_errors=True)  # what a killed process left there would be read too
     processes.wait()
-    with _told(lambda error: OSError(f"the checkpoint could not be written ({error})")):
+    with told(lambda error: OSError(f"the checkpoint could not be written ({error})")):
         save_together(tensors, storage_writer=HuggingFaceStorageWriter(str(path), save_distributed=True))
     if processes.first:
         files = {part.name: part.stat().st_size for part in path.iterdir()}
-        write_json(path / FACTS, to_json(replace(facts, files=files)))  # last: without it the folder doesn't count
+        write_json(path / FACTS, to_json(replace(facts, files=files)))
 
 
 def restore_parts(path: Path, state: State, processes: Processes) -> Facts:
-    from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader
-    from torch.distributed.checkpoint.state_dict_loader import load as load_together
-
     facts = _parts_facts(path)
-    for name, size in facts.files.items():  # PyTorch's reader takes no notice of a part that isn't there
-        if not (path / name).is_file() or (path / name).stat().st_size != size:
-            raise _damaged(path, f"{name} is missing or was cut")
-    with _told(lambda error: _damaged(path, error)):
-        reader = HuggingFaceStorageReader(str(path))
-        saved: dict[str, Any] = reader.read_metadata().state_dict_metadata
+    check_sizes(path, facts.files)
+    with told(lambda error: damaged(path, error)):
+        reader, saved = opened(path)
         state.check({name: tensor.size for name, tensor in saved.items()}, path)
-        load_together(state.tensors(), storage_reader=reader, no_dist=processes.world == 1)
+        fill(state.tensors(), reader, alone=processes.world == 1)
     return facts
 
 
@@ -231,17 +220,4 @@ def _parts_facts(path: Path) -> Facts:
     try:
         return _facts(json.loads((path / FACTS).read_text(encoding="utf-8")), path / FACTS)
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise _damaged(path / FACTS, error) from None
-
-
-@contextmanager
-def _told(wrong: Callable[[Any], Exception]) -> Iterator[None]:
-    """What went wrong in one of the processes, as an exception of ours; PyTorch's is a BaseException."""
-    from torch.distributed.checkpoint.api import CheckpointException
-
-    try:
-        yield
-    except CheckpointException as error:
-        raise wrong(next(iter(error.failures.values()))[0]) from None
-    except SafetensorError as error:
-        raise wrong(error) from None
+        raise damaged(path / FACTS, error) from None

@@ -1,0 +1,89 @@
+"""A checkpoint that many processes wrote, each its part, through PyTorch's distributed checkpoints.
+
+Their room takes a second to import: only those who need it wait. Nothing is unpickled.
+"""
+
+import json
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from torch import Tensor
+
+FACTS = "facts.json"  # written last: without it the folder doesn't count
+
+
+def newest(checkpoints: Path) -> Path | None:
+    """Of the folders last-STEP that are whole, the one of the last step."""
+    found = {path.parent.name.removeprefix("last-"): path.parent for path in checkpoints.glob(f"last-*/{FACTS}")}
+    steps = [step for step in found if step.isdecimal()]
+    return found[max(steps, key=int)] if steps else None
+
+
+def read_under(folder: Path, prefix: str) -> dict[str, Tensor]:
+    """The tensors whose names begin with the prefix, without it, put together from all parts."""
+    check_sizes(folder, _facts(folder).get("files", {}))
+    with told(lambda error: damaged(folder, error)):
+        reader, saved = opened(folder)
+        found = {
+            name: torch.empty(tensor.size, dtype=tensor.properties.dtype)
+            for name, tensor in saved.items()
+            if name.startswith(prefix)
+        }
+        fill(found, reader, alone=True)
+    return {name.removeprefix(prefix): tensor for name, tensor in found.items()}
+
+
+def opened(folder: Path) -> tuple[Any, dict[str, Any]]:
+    """PyTorch's reader of the folder, and the size and type of every tensor by its name."""
+    from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader
+
+    reader = HuggingFaceStorageReader(str(folder))
+    return reader, dict(reader.read_metadata().state_dict_metadata)
+
+
+def fill(tensors: dict[str, Tensor], reader: Any, *, alone: bool) -> None:
+    """Read the tensors of these names into them; of spread ones, each process its part. alone: by one process."""
+    from torch.distributed.checkpoint.state_dict_loader import load
+
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "torch.distributed is disabled", UserWarning)  # as was asked for
+        load(tensors, storage_reader=reader, no_dist=alone)
+
+
+def check_sizes(folder: Path, files: Mapping[str, int]) -> None:
+    """Every part is there as it was written: PyTorch's reader takes no notice of one that isn't."""
+    for name, size in files.items():
+        if not (folder / name).is_file() or (folder / name).stat().st_size != size:
+            raise damaged(folder, f"{name} is missing or was cut")
+
+
+def damaged(path: Path, error: Any) -> ValueError:
+    return ValueError(f"{path} is damaged or no checkpoint ({error})")
+
+
+@contextmanager
+def told(wrong: Callable[[Any], Exception]) -> Iterator[None]:
+    """What went wrong in one of the processes, as an exception of ours; PyTorch's is a BaseException."""
+    from torch.distributed.checkpoint.api import CheckpointException
+
+    try:
+        yield
+    except CheckpointException as error:
+        raise wrong(next(iter(error.failures.values()))[0]) from None
+    except SafetensorError as error:
+        raise wrong(error) from None
+
+
+def _facts(folder: Path) -> dict[str, Any]:
+    try:
+        found = json.loads((folder / FACTS).read_text(encoding="utf-8"))
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise damaged(folder / FACTS, error) from None
+    if not isinstance(found, dict) or not isinstance(found.get("files", {}), dict):
+        raise damaged(folder / FACTS, "it names no files")
+    return found
