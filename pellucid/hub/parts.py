@@ -24,9 +24,20 @@ def newest(checkpoints: Path) -> Path | None:
     return found[max(steps, key=int)] if steps else None
 
 
+def facts(folder: Path) -> dict[str, Any]:
+    """Where the run stood, and the parts with their sizes."""
+    try:
+        found = json.loads((folder / FACTS).read_text(encoding="utf-8"))
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise damaged(folder / FACTS, error) from None
+    if not isinstance(found, dict) or not isinstance(found.get("files", {}), dict):
+        raise damaged(folder / FACTS, "it names no files")
+    return found
+
+
 def read_under(folder: Path, prefix: str) -> dict[str, Tensor]:
     """The tensors whose names begin with the prefix, without it, put together from all parts."""
-    check_sizes(folder, _facts(folder).get("files", {}))
+    check_sizes(folder, facts(folder).get("files", {}))
     with told(lambda error: damaged(folder, error)):
         reader, saved = opened(folder)
         found = {
@@ -77,13 +88,3 @@ def told(wrong: Callable[[Any], Exception]) -> Iterator[None]:
         raise wrong(next(iter(error.failures.values()))[0]) from None
     except SafetensorError as error:
         raise wrong(error) from None
-
-
-def _facts(folder: Path) -> dict[str, Any]:
-    try:
-        found = json.loads((folder / FACTS).read_text(encoding="utf-8"))
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise damaged(folder / FACTS, error) from None
-    if not isinstance(found, dict) or not isinstance(found.get("files", {}), dict):
-        raise damaged(folder / FACTS, "it names no files")
-    return found

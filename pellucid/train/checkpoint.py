@@ -19,7 +19,8 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from pellucid.config import from_json, to_json
-from pellucid.hub.parts import FACTS, check_sizes, damaged, fill, opened, told
+from pellucid.hub import parts
+from pellucid.hub.parts import damaged
 from pellucid.train.distributed import Processes, is_spread, spread_like, whole
 
 
@@ -110,7 +111,7 @@ class Checkpoints:
 
     def restore_last(self, state: State) -> Facts | None:
         """Put the newest state in place and return its facts; None if there is none yet."""
-        found = {_parts_facts(path.parent).step: path.parent for path in self.folder.glob(f"last-*/{FACTS}")}
+        found = {_parts_facts(path.parent).step: path.parent for path in self.folder.glob(f"last-*/{parts.FACTS}")}
         if self.last.exists():
             found[_facts(read_facts(self.last), self.last).step] = self.last
         if not found:
@@ -199,25 +200,22 @@ def save_parts(path: Path, tensors: dict[str, Tensor], facts: Facts, processes: 
     if processes.first:
         shutil.rmtree(path, ignore_errors=True)  # what a killed process left there would be read too
     processes.wait()
-    with told(lambda error: OSError(f"the checkpoint could not be written ({error})")):
+    with parts.told(lambda error: OSError(f"the checkpoint could not be written ({error})")):
         save_together(tensors, storage_writer=HuggingFaceStorageWriter(str(path), save_distributed=True))
     if processes.first:
         files = {part.name: part.stat().st_size for part in path.iterdir()}
-        write_json(path / FACTS, to_json(replace(facts, files=files)))
+        write_json(path / parts.FACTS, to_json(replace(facts, files=files)))
 
 
 def restore_parts(path: Path, state: State, processes: Processes) -> Facts:
     facts = _parts_facts(path)
-    check_sizes(path, facts.files)
-    with told(lambda error: damaged(path, error)):
-        reader, saved = opened(path)
+    parts.check_sizes(path, facts.files)
+    with parts.told(lambda error: damaged(path, error)):
+        reader, saved = parts.opened(path)
         state.check({name: tensor.size for name, tensor in saved.items()}, path)
-        fill(state.tensors(), reader, alone=processes.world == 1)
+        parts.fill(state.tensors(), reader, alone=processes.world == 1)
     return facts
 
 
 def _parts_facts(path: Path) -> Facts:
-    try:
-        return _facts(json.loads((path / FACTS).read_text(encoding="utf-8")), path / FACTS)
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise damaged(path / FACTS, error) from None
+    return _facts(parts.facts(path), path / parts.FACTS)
