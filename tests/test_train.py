@@ -232,11 +232,15 @@ def test_durations():
     assert Duration.parse("0.001 epochs").steps(steps_per_epoch=11.2) == 1
 
 
-def test_a_gpu_that_is_not_there():
-    if torch.cuda.is_available():
-        pytest.skip("there is a GPU")
+def test_a_gpu_that_is_not_there(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(ValueError, match="device is 'cuda', but this PyTorch sees no GPU; use --device cpu"):
         pick_device("cuda")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    with pytest.raises(ValueError, match="there is no cuda:1: this PyTorch sees one GPU; use --device cpu"):
+        pick_device("auto")
 
 
 # Classification

@@ -5,6 +5,7 @@ the command itself: `pellucid train …` with its words, its output and its exit
 """
 
 import errno
+import faulthandler
 import json
 import multiprocessing
 import os
@@ -64,6 +65,8 @@ class Started:
         """Exit code (negative: by this signal) and all it said."""
         self.process.join(timeout)
         if self.process.is_alive():
+            self.send(signal.SIGUSR1)  # it says where it stands
+            self.process.join(2)
             self.process.kill()
             raise AssertionError(f"still running after {timeout} s: {self.said.read_text()}")
         assert self.process.exitcode is not None
@@ -140,7 +143,9 @@ def _run(
     output = os.open(said, os.O_WRONLY | os.O_CREAT)
     os.dup2(output, 1)
     os.dup2(output, 2)
+    faulthandler.register(signal.SIGUSR1)
     torch.set_num_threads(1)
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""  # what is compared to the last bit is the CPU's, and two need two GPUs
     signal.signal(signal.SIGINT, signal.default_int_handler)  # tests in the background were told to ignore Ctrl-C
     if inside:
         os.chdir(inside)

@@ -79,6 +79,10 @@ def pick_device(name: str) -> torch.device:
         if not torch.cuda.is_available():
             raise ValueError("device is 'cuda', but this PyTorch sees no GPU; use --device cpu")
         device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", device.index or 0)))
+        count = torch.cuda.device_count()
+        if device.index >= count:
+            gpus = "one GPU" if count == 1 else f"{count} GPUs"
+            raise ValueError(f"there is no {device}: this PyTorch sees {gpus}; use --device cpu, or fewer processes")
         torch.cuda.set_device(device)
     return device
 
