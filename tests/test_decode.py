@@ -259,6 +259,14 @@ def test_what_is_said_of_the_tokens_is_true(kind):
         assert decoded.lengths.max() == t
 
 
+def test_what_was_said_can_be_learned_from():
+    model, context = talker(), contexts()
+    for found in decoded_by_all(model, context):
+        assert not any(x.is_inference() for x in (found.tokens, found.log_probs, found.lengths, found.scores))
+        logits = model.decode(found.tokens[:, 0], context)
+        logits.sum().backward()  # the tokens are kept for this
+
+
 def test_an_end_said_first_ends_it():
     class Silent:
         """Says the end at once, and counts how often it is asked."""
