@@ -26,7 +26,10 @@ from pellucid.recipes import RECIPES, recipe
 from pellucid.train.config import CaptionRun
 from pellucid.train.distributed import pick_device
 
-FIGURES = ("cider_d", "bleu4", "exact_seen", "exact_unseen", "pointing", "pointing_chance", "different")
+FIGURES = ("cider_d", "bleu4", "different")
+OF_SCENES = (
+    "exact_seen", "exact_unseen", "exact_count", "exact_relation", "pointing", "pointing_rollout", "pointing_chance"
+)  # fmt: skip
 
 
 def figures(run: CaptionRun, folder: Path, split: str, beam: int) -> dict[str, Any]:
@@ -37,7 +40,13 @@ def figures(run: CaptionRun, folder: Path, split: str, beam: int) -> dict[str, A
         code = pellucid(words)
     if code:
         raise SystemExit(code)
-    return json.loads(said.getvalue())
+    found = json.loads(said.getvalue())
+    return found | {f"exact_{kind}": share for kind, share in found.get("exact_by_kind", {}).items()}
+
+
+def names(told: dict[str, Any]) -> list[str]:
+    """The figures to show of what was told; scenes have more of them."""
+    return [*FIGURES, *(name for name in OF_SCENES if name in told)]
 
 
 def main() -> None:
@@ -59,19 +68,20 @@ def main() -> None:
         told = figures(run, folder, asked.split, asked.beam)
         found.append(told)
         controls = (told[name]["cider_d"] for name in ("shuffled", "blank", "fixed", "people") if told[name])
-        cells = [f"{told[name]:.4f}" if isinstance(told.get(name), float) else str(told.get(name)) for name in FIGURES]
+        cells = [f"{told[name]:.4f}" if isinstance(told[name], float) else str(told[name]) for name in names(told)]
         rows.append(
             f"| {seed} | {' | '.join(cells)} | {', '.join(f'{100 * x:.1f}' for x in controls)} | "
             f"{result.seconds:.1f} s | {result.warm_up:.1f} s |"
         )
         print(rows[-1], flush=True)
-    numbers = [name for name in FIGURES if all(isinstance(told.get(name), (int, float)) for told in found)]
+    numbers = [name for name in names(found[0]) if all(isinstance(told[name], (int, float)) for told in found)]
     means = ", ".join(f"{name} {statistics.mean(told[name] for told in found):.4f}" for name in numbers)
     lines = [
         f"{base.duration}, beam {asked.beam}, {asked.split} split. Means: {means}.",
         "",
-        f"| seed | {' | '.join(FIGURES)} | CIDEr-D × 100: shuffled, blank, fixed, people | training | compiling |",
-        f"|{' --- |' * (len(FIGURES) + 4)}",
+        f"| seed | {' | '.join(names(found[0]))} | CIDEr-D × 100: shuffled, blank, fixed, people | training | "
+        "compiling |",
+        f"|{' --- |' * (len(names(found[0])) + 4)}",
         *rows,
     ]
     if asked.split == "test":

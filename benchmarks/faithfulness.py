@@ -77,7 +77,7 @@ def pointed(model: Captioner, tokenizer: CaptionTokenizer, scenes: SceneSet, bat
                     boxes = aligned([word for word, _ in row], captions[i], scenes.boxes[part[i]])
                     mine = torch.stack([maps[i, pieces].mean(0) for _, pieces in row])[None, None]
                     found = pointing([mine], [boxes], scenes.images.shape[1:])
-                    hits[name].append(float(found.mean_hits))
+                    hits[name].append(found.hits[None, None])
                     if name == "random":
                         words.append(found.words)
                         chances.append(found.chance * found.words)

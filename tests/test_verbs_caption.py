@@ -162,9 +162,9 @@ def test_scenes_are_judged_by_the_truth(tmp_path, capsys, monkeypatch):
     assert found["people"] is None  # one caption is all there is to say
     texts = [text for (text,) in splits.test.captions]
     truth = pointing_at(model, tokenizer, splits.test.images, texts, splits.test.boxes, NORMALISE)
-    _, layer, which, *_ = found["pointing_map"].replace(",", "").split()
-    head = None if which == "mean" else int(found["pointing_map"].split()[-1])
-    assert found["pointing"] == truth.share((int(layer), head))
+    called = {evaluate_captions._called(which): which for which in truth.hits}
+    assert len(called) == 1 + 2 + 2 * 2
+    assert found["pointing"] == truth.share(called[found["pointing_map"]])
     assert found["pointing_chance"] == truth.chance
     assert 0.05 < truth.chance < 0.6
     said = run(capsys, "evaluate", tmp_path / "scenes", "--data", "scenes").out
@@ -175,8 +175,8 @@ def test_scenes_are_judged_by_the_truth(tmp_path, capsys, monkeypatch):
     assert json.loads(validation)["pointing_map"]
     monkeypatch.setattr(evaluate_captions, "load_captions", lambda data: CaptionSplits(splits.test, None, None))
     train = run(capsys, "evaluate", tmp_path / "scenes", "--data", "scenes", "--split", "train", "--json").out
-    assert json.loads(train)["pointing_map"] == "layer 1, mean over heads"  # there is nothing to choose by
-    assert json.loads(train)["pointing"] == truth.share((1, None))
+    assert json.loads(train)["pointing_map"] == "mean over layers and heads"  # there is nothing to choose by
+    assert json.loads(train)["pointing"] == truth.share((None, None))
     monkeypatch.setattr(evaluate_captions, "load_captions", lambda data: splits)
     # And whoever says the truth is right, of the kinds and pairs that are there.
     monkeypatch.setattr(evaluate_captions, "captions_of", lambda *_, **__: [*texts[:-1], "a dog"])
@@ -298,6 +298,9 @@ def test_a_figure_for_each_picture(saved, folder, tmp_path, capsys):
     assert f"figure: {out}" in said
     with Image.open(out) as image:
         assert image.width > 800
+    one = out.read_bytes()
+    run(capsys, "caption", saved, folder / "0.png", "--figure", out, "--layer", "None")
+    assert out.read_bytes() != one  # the mean of all
     run(capsys, "caption", saved, folder / "0.png", folder / "2.png", "--figure", out, "--json")
     with Image.open(tmp_path / "looking-1.png") as first, Image.open(tmp_path / "looking-2.png") as second:
         assert first.size != second.size  # four words, and two
@@ -312,6 +315,7 @@ def test_a_figure_for_each_picture(saved, folder, tmp_path, capsys):
         (("0.png", "--figure", "looking.jpg"), "a picture is .png, .svg, .pdf"),
         (("0.png", "--layer", 2), "--layer is 2; expected 0…1"),
         (("0.png", "--head", 4), "--head is 4; expected 0…3"),
+        (("0.png", "--layer", "None", "--head", 1), "--head 1 is one of a layer; expected a --layer beside it"),
         (("*.jpg",), "no file fits the pattern"),
         ((), "no pictures are given"),
     ],

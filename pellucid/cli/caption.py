@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
 from pellucid.cli.verbs import Caption
@@ -109,10 +110,12 @@ def told(path: Path, found: list[Said]) -> str:
     return "\n".join([str(path), *(f"  {said.score:8.3f}  {said.caption}" for said in found)])
 
 
-def check_map(model: Captioner, layer: int, head: int | None) -> None:
+def check_map(model: Captioner, layer: int | None, head: int | None) -> None:
     layers, heads = model.config.layers, model.config.heads
-    if not -layers <= layer < layers:
-        raise ValueError(f"--layer is {layer}; expected 0…{layers - 1}, or −1 for the last")
+    if layer is None and head is not None:
+        raise ValueError(f"--head {head} is one of a layer; expected a --layer beside it, not None")
+    if layer is not None and not -layers <= layer < layers:
+        raise ValueError(f"--layer is {layer}; expected 0…{layers - 1}, −1 for the last, or None for the mean of all")
     if head is not None and not 0 <= head < heads:
         raise ValueError(f"--head is {head}; expected 0…{heads - 1}")
 
@@ -140,9 +143,7 @@ def _draw(asked: Caption, model: Captioner, path: Path, said: Said, place: Path)
     scale = min(1.0, SHOWN / max(header.height, header.width))
     size = (max(1, round(scale * header.height)), max(1, round(scale * header.width)))
     picture = decode(path, size=size, channels=model.config.encoder.channels, fit="stretch")
-    layer = asked.layer % model.config.layers
-    maps = said.attention[layer].mean(0) if asked.head is None else said.attention[layer, asked.head]
-    heads = f"mean of {model.config.heads} heads" if asked.head is None else f"head {asked.head}"
+    maps, which = _map(said.attention, asked.layer, asked.head)
     rows, columns = model.grid
     figure = caption_figure(
         picture,
@@ -150,6 +151,19 @@ def _draw(asked: Caption, model: Captioner, path: Path, said: Said, place: Path)
         [math.exp(log_prob) for log_prob in said.word_log_probs],
         maps,
         tokens=rows * columns + model.config.encoder.registers,
-        title=f"{said.caption}\ncross-attention of decoder layer {layer}, {heads}",
+        title=f"{said.caption}\ncross-attention of {which}",
     )
     save(figure, place)
+
+
+def _map(
+    attention: Float[Tensor, "layers heads words rows columns"], layer: int | None, head: int | None
+) -> tuple[Float[Tensor, "words rows columns"], str]:
+    """One map of each word, and what it is called."""
+    layers, heads = attention.shape[:2]
+    if layer is None:
+        return attention.mean((0, 1)), f"the decoder, mean of {layers} layers of {heads} heads"
+    called = f"decoder layer {layer % layers}"
+    if head is None:
+        return attention[layer].mean(0), f"{called}, mean of {heads} heads"
+    return attention[layer, head], f"{called}, head {head}"

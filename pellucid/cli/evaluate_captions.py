@@ -132,7 +132,7 @@ def summary(found: Controls, blank: str) -> dict[str, Any]:
 
 
 def scene_figures(speaker: Speaker, scenes: SceneSet, others: CaptionSet | None) -> dict[str, Any]:
-    """What counts on scenes: exactly right captions, and looking at what is named; `pointing_by` is (layer, head)."""
+    """What counts on scenes: exactly right captions, and looking at what is named; `pointing_by` is the map."""
     said = captions_of(
         speaker.model, speaker.tokenizer, scenes.images, speaker.normalise, beam=speaker.beam, batch=speaker.batch
     )
@@ -218,14 +218,13 @@ def _pairs(facts: list[tuple[str, str]]) -> list[str]:
 
 
 def pointing_figures(speaker: Speaker, part: SceneSet, others: CaptionSet | None) -> dict[str, Any]:
-    """With the map of one head, or the mean of a layer's, that points best on other scenes.
+    """With the map of one head, or the mean of a layer's or of all, that points best on other scenes.
 
-    Without others it is the mean over the heads of the last layer, which is chosen by nobody.
+    Without others it is the mean of all, which is chosen by nobody.
     """
-    last: Map = (speaker.model.config.layers - 1, None)
     figures: dict[str, Any] = {}
     for name, through in (("pointing", False), ("pointing_rollout", True)):
-        which = _pointed(speaker, others, through).best if isinstance(others, SceneSet) else last
+        which: Map = _pointed(speaker, others, through).best if isinstance(others, SceneSet) else (None, None)
         found = _pointed(speaker, part, through)
         figures |= {name: found.share(which), f"{name}_map": _called(which), "pointing_chance": found.chance}
         figures[f"{name}_tolerant"] = found.share(which, tolerant=True)
@@ -250,6 +249,8 @@ def _pointed(speaker: Speaker, scenes: SceneSet, through: bool) -> Pointing:
 
 def _called(which: Map) -> str:
     layer, head = which
+    if layer is None:
+        return "mean over layers and heads"
     return f"layer {layer}, " + ("mean over heads" if head is None else f"head {head}")
 
 

@@ -158,8 +158,8 @@ class Caption:
     """Print a JSON list."""
     figure: Path | None = None
     """Draw each word's attention over the picture into this file (.png, .svg, .pdf); numbered for several pictures."""
-    layer: int = -1
-    """Which of the decoder's layers the figure shows: 0 is the first, −1 the last."""
+    layer: int | None = -1
+    """Which of the decoder's layers the figure shows: 0 is the first, −1 the last, None the mean of all."""
     head: int | None = None
     """Which head of it; the mean of all unless given."""
     device: str = "auto"
@@ -385,7 +385,7 @@ class Demo:
     """Training steps of the reversing transformer."""
     epochs: int = 45
     """Training epochs of the vision transformer."""
-    scenes: int = 1600
+    scenes: int = 1500
     """Training steps of the captioner."""
     lab: bool = True
     """Run every claim of the lab, too: about a minute."""

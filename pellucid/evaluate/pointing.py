@@ -8,6 +8,7 @@ Where several patches share the largest weight, the share of them that hits coun
 chance.
 """
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -26,34 +27,31 @@ from pellucid.models.captioner import Captioner
 
 Box = tuple[float, float, float, float]  # (y0, x0, y1, x1) in pixels, ends exclusive
 Boxes = Sequence[Sequence[Box]]  # of each word; none for words that name no object
-Map = tuple[int, int | None]  # layer and head; without a head the mean of the layer's heads
+Map = tuple[int | None, int | None]  # layer and head; the mean of a layer's heads without a head, of all without both
 Looked = tuple[tuple[str, ...], Tensor]  # words, and their maps (layers heads words rows columns)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True)
 class Pointing:
-    """How many of `words` words were hits, by layer and head and by layer for the mean over heads; chance: a share."""
+    """How many of `words` words were hits, by each map: the mean of all, of each layer's heads, and each head's own.
 
-    hits: Float[Tensor, "layers heads"]
-    mean_hits: Float[Tensor, " layers"]
-    tolerant_hits: Float[Tensor, "layers heads"]
-    tolerant_mean_hits: Float[Tensor, " layers"]
+    chance: a share.
+    """
+
+    hits: dict[Map, float]
+    tolerant_hits: dict[Map, float]
     words: int
     chance: float
     tolerant_chance: float
 
     def share(self, which: Map, *, tolerant: bool = False) -> float | None:
         """The share of hits of one map; None if there were no words."""
-        layer, head = which
-        hits, mean = (self.tolerant_hits, self.tolerant_mean_hits) if tolerant else (self.hits, self.mean_hits)
-        return float(mean[layer] if head is None else hits[layer, head]) / self.words if self.words else None
+        return (self.tolerant_hits if tolerant else self.hits)[which] / self.words if self.words else None
 
     @property
     def best(self) -> Map:
         """The map with the most hits. Choose it on other images than those it is scored on."""
-        layers, heads = self.hits.shape
-        maps: list[Map] = [(layer, head) for layer in range(layers) for head in (None, *range(heads))]
-        return max(maps, key=lambda which: self.share(which) or 0.0)
+        return max(self.hits, key=self.hits.__getitem__)
 
 
 def pointing(attention: Sequence[Tensor], boxes: Sequence[Boxes], size: tuple[int, int]) -> Pointing:
@@ -64,15 +62,16 @@ def pointing(attention: Sequence[Tensor], boxes: Sequence[Boxes], size: tuple[in
     >>> maps = torch.zeros(1, 1, 2, 2, 2)
     >>> maps[..., 0, 1, 1] = 1.0                                    # the first word looks at the lower right
     >>> found = pointing([maps], [[[(5, 5, 8, 8)], []]], (8, 8))    # the second names nothing
-    >>> found.share((0, None)), found.words, found.chance
+    >>> found.share(found.best), found.words, found.chance
     (1.0, 1, 0.25)
     """
     if len(attention) != len(boxes):
         raise ValueError(f"there are maps of {len(attention)} pictures and boxes of {len(boxes)}; expected as many")
     if not attention:
         raise ValueError("there are no pictures to point at")
-    layers, heads = attention[0].shape[:2]
-    totals = torch.zeros(2, layers, heads + 1, dtype=torch.float64)  # by the rule and the tolerant one; the mean last
+    layers, heads = (range(n) for n in attention[0].shape[:2])
+    names: list[Map] = [(None, None), *((layer, None) for layer in layers), *itertools.product(layers, heads)]
+    totals = torch.zeros(2, len(names), dtype=torch.float64)  # by the rule and the tolerant one
     chances, words = torch.zeros(2, dtype=torch.float64), 0
     for maps, named in zip(attention, boxes, strict=True):
         if maps.dim() != 5 or maps.shape[2] != len(named):
@@ -82,12 +81,12 @@ def pointing(attention: Sequence[Tensor], boxes: Sequence[Boxes], size: tuple[in
         for w in (w for w, of_word in enumerate(named) if of_word):
             mine = maps[:, :, w].double().cpu()
             inside = _inside(named[w], (mine.shape[-2], mine.shape[-1]), size)
-            totals += _hits(torch.cat([mine, mine.mean(1, keepdim=True)], 1), inside)
+            totals += _hits(torch.cat([mine.mean((0, 1))[None], mine.mean(1), mine.flatten(0, 1)]), inside)
             chances += inside.double().mean((1, 2))
             words += 1
     chance, tolerant_chance = (chances / max(1, words)).tolist()
-    (hits, tolerant) = totals
-    return Pointing(hits[:, :-1], hits[:, -1], tolerant[:, :-1], tolerant[:, -1], words, chance, tolerant_chance)
+    hits, tolerant = (dict(zip(names, found, strict=True)) for found in totals.tolist())
+    return Pointing(hits, tolerant, words, chance, tolerant_chance)
 
 
 def read_along(
@@ -183,10 +182,10 @@ def pointing_at(
     return pointing([maps for _, maps in looked], named, images.shape[1:])
 
 
-def _hits(maps: Float[Tensor, "layers maps y x"], inside: Bool[Tensor, "2 y x"]) -> Float[Tensor, "2 layers maps"]:
+def _hits(maps: Float[Tensor, "maps y x"], inside: Bool[Tensor, "2 y x"]) -> Float[Tensor, "2 maps"]:
     """The share of each map's largest patches that count, by either rule."""
     peaks = (maps == maps.amax((-2, -1), keepdim=True)).double()
-    return (peaks * inside[:, None, None]).sum((-2, -1)) / peaks.sum((-2, -1))
+    return (peaks * inside[:, None]).sum((-2, -1)) / peaks.sum((-2, -1))
 
 
 def _inside(boxes: Sequence[Box], grid: tuple[int, int], size: tuple[int, int]) -> Bool[Tensor, "2 y x"]:
