@@ -86,7 +86,7 @@ def test_killed_at_ten_random_moments_it_ends_the_same(whole, tmp_path):
     assert stood_at[-1] >= 34  # 36 steps are logged, and saved are all but the last two of them
     trained(folder, *OPTIONS)
     assert_same_run(folder, whole)
-    assert sorted(path.name for path in (folder / "checkpoints").iterdir()) == ["best.safetensors", "last.safetensors"]
+    assert_nothing_else(folder)
 
 
 def test_killed_in_the_middle_of_writing_it_ends_the_same(whole, tmp_path):
@@ -103,8 +103,17 @@ def test_killed_in_the_middle_of_writing_it_ends_the_same(whole, tmp_path):
         code, said = Started(folder, *words_for(folder, *OPTIONS), hook=hook, hooked=count).ended()
         assert code == -signal.SIGKILL, said
     assert read_facts(folder / "checkpoints" / "last.safetensors")["step"] > 10
+    assert len(list((folder / "checkpoints").iterdir())) > 2
     trained(folder, *OPTIONS)
     assert_same_run(folder, whole)
+    assert_nothing_else(folder)
+
+
+def assert_nothing_else(folder: Path) -> None:
+    """What killed processes left unfinished is gone, and others may read what is there."""
+    files = sorted((folder / "checkpoints").iterdir())
+    assert [path.name for path in files] == ["best.safetensors", "last.safetensors"]
+    assert [oct(path.stat().st_mode & 0o777) for path in files] == ["0o644"] * 2
 
 
 def test_another_seed_is_another_run(whole, tmp_path):

@@ -9,13 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import save_file
 from torch import Tensor
 
 from pellucid.cli.verbs import Convert
 from pellucid.hub.convert import read, write
 from pellucid.hub.describe import described, told
-from pellucid.models.pretrained import CONFIG, WEIGHTS, read_weights
+from pellucid.models.pretrained import CONFIG, WEIGHTS, read_weights, write_weights
 from pellucid.models.vit import ViT
 
 PICKLED = (".pt", ".pth", ".bin")
@@ -97,7 +96,7 @@ def _json(path: Path) -> dict[str, Any]:
 
 
 def _save(folder: Path, weights: dict[str, Tensor], files: dict[str, dict[str, Any]]) -> None:
-    save_file(weights, folder / WEIGHTS, metadata={"format": "pt"})  # transformers reads no file without this word
+    write_weights(folder / WEIGHTS, weights, {"format": "pt"})  # transformers reads no file without this word
     for name, data in files.items():
         (folder / name).write_text(json.dumps(data, indent=2) + "\n", encoding="utf-8")
 

@@ -36,7 +36,7 @@ class Pretrained(ModelHubMixin, Generic[Config], library_name="pellucid"):
         kind = {"model": type(self).__name__}
         text = json.dumps(kind | to_json(self.config), indent=2)
         (save_directory / CONFIG).write_text(text + "\n", encoding="utf-8")
-        save_file({k: v.contiguous() for k, v in self.state_dict().items()}, save_directory / WEIGHTS)
+        write_weights(save_directory / WEIGHTS, self.state_dict())
 
     @classmethod
     def from_pretrained(
@@ -73,6 +73,12 @@ def read_weights(path: Path) -> dict[str, Tensor]:
         return load_file(path)
     except SafetensorError as error:
         raise ValueError(f"{path} is damaged or no safetensors file ({error})") from None
+
+
+def write_weights(path: Path, tensors: dict[str, Tensor], metadata: dict[str, str] | None = None) -> None:
+    """A safetensors file that others may read: safetensors itself leaves it to its owner alone."""
+    save_file({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}, path, metadata=metadata)
+    path.chmod(0o644)
 
 
 def load_strictly(model: nn.Module, weights: dict[str, Tensor], source: Any) -> None:

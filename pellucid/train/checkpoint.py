@@ -10,18 +10,21 @@ import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from pellucid.config import from_json, to_json
 from pellucid.hub import parts
 from pellucid.hub.parts import damaged
+from pellucid.models.pretrained import write_weights
 from pellucid.train.distributed import Processes, is_spread, spread_like, whole
+
+FORGOTTEN = ("last*", "*.part", ".tmp*")  # the last are files that safetensors had not yet given their name
 
 
 @dataclass(frozen=True)
@@ -123,13 +126,13 @@ class Checkpoints:
 
     def _forget_all_but(self, kept: Path) -> None:
         """Older states, and what a killed process left unfinished."""
-        for path in self.folder.glob("last*"):
+        for path in chain.from_iterable(self.folder.glob(old) for old in FORGOTTEN):
             if path == kept:
                 continue
             if path.is_dir():
                 shutil.rmtree(path)
             else:
-                path.unlink()
+                path.unlink(missing_ok=True)
 
 
 # One file, by one process
@@ -153,9 +156,8 @@ def write_json(path: Path, data: Any) -> None:
 
 def save(path: Path, tensors: dict[str, Tensor], facts: dict[str, Any]) -> None:
     """facts: what isn't a tensor (step, best score, …), as JSON in the file's header."""
-    here = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     try:
-        replace_file(path, lambda part: save_file(here, part, metadata={"facts": json.dumps(facts)}))
+        replace_file(path, lambda part: write_weights(part, tensors, {"facts": json.dumps(facts)}))
     except SafetensorError as error:  # safetensors says so when the disk is full
         raise OSError(f"the checkpoint could not be written ({error})") from None
 
