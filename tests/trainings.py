@@ -61,7 +61,7 @@ class Started:
         assert self.process.pid is not None
         os.kill(self.process.pid, number)
 
-    def ended(self, timeout: float = 60) -> tuple[int, str]:
+    def ended(self, timeout: float = 120) -> tuple[int, str]:
         """Exit code (negative: by this signal) and all it said."""
         self.process.join(timeout)
         if self.process.is_alive():
