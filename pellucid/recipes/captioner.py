@@ -26,7 +26,7 @@ def captioner_scenes() -> CaptionRun:
         model=CaptionerConfig(
             encoder=ViTConfig(
                 patch=(6, 6), width=64, depth=2, heads=4, pooling="none", norm_kind="rms", qk_norm=True,
-                zero_branches=True, positions="rotary", registers=2,
+                zero_branches=True,
             ),
             layers=2, heads=4, norm_kind="rms", qk_norm=True, max_length=12, zero_branches=True,
         ),
@@ -56,7 +56,7 @@ def captioner_scenes_full() -> CaptionRun:
             small.model,
             layers=3,
             heads=8,
-            encoder=replace(small.model.encoder, patch=(4, 4), width=256, heads=8, positions="learned", registers=0),
+            encoder=replace(small.model.encoder, patch=(4, 4), width=256, depth=2, heads=8),
         ),
         data=replace(small.data, size=(64, 64), scenes=SceneConfig(train=100_000, validation=2000, test=4000)),
         optim=replace(small.optim, lr=1e-3, muon_lr=0.005, ema=0.999),
