@@ -231,7 +231,7 @@ def main() -> None:
         lines += ["", "Milliseconds for one more token of 32 captions:", ""]
         lines += ["| beams | token 1 | token 2 | token 16 | token 64 |", "| ---: | ---: | ---: | ---: | ---: |"]
         for beams in (1, 5):
-            times = per_token(model, context, beams, 64, rounds=3)
+            times = per_token(model, context, beams, 64, asked.rounds)
             picked = (f"{1000 * times[i - 1]:.2f}" for i in (1, 2, 16, 64))
             lines.append(f"| {beams} | {' | '.join(picked)} |")
             print(lines[-1], flush=True)
