@@ -142,7 +142,7 @@ def per_token(model: Captioner, context: Tensor, beams: int, length: int, rounds
         step = lambda i: captured.next.replay() if i else captured.first.replay()  # noqa: E731
     else:
         search = kind(model, context, **options)
-        step = lambda i: (None if i else search.begin(), search.advance(model, i + 1))  # noqa: E731
+        step = lambda i: (None if i else search.begin(), search.advance(model))  # noqa: E731
     found: list[list[float]] = []
     for _ in range(rounds):
         times = []

@@ -8,6 +8,7 @@ from conftest import MASK_KINDS, make_mask, qkv, truth
 from torch.testing import assert_close
 
 from pellucid.ops import attend, attention_weights, masks, scores
+from pellucid.ops.attention import observed_by
 
 IMPLS = ("reference", "fused")
 BETAS = (None, 0.0, 0.3, -0.7, 1 / math.sqrt(768), 50.0)
@@ -169,6 +170,61 @@ def test_autocast_rounds_what_enters_in_both_implementations(kind):
         assert attend(q.double(), k.double(), v.double()).dtype == torch.float64
 
 
+def lists(b=2, n_q=5, n_k=7, length=3):
+    """For each query other keys, none of them twice."""
+    return torch.rand(b, n_q, n_k).argsort(-1)[..., :length]
+
+
+@pytest.mark.parametrize("impl", ["auto", *IMPLS])
+@pytest.mark.parametrize("groups", [4, 2, 1])
+@pytest.mark.parametrize("length", [0, 1, 3, 7])
+def test_listed_keys_are_the_only_ones(impl, groups, length):
+    q, k, v = qkv(g=groups, e=3)
+    listed = lists(length=length)
+    mask = torch.zeros(2, 1, 5, 7, dtype=torch.bool)
+    for b in range(2):
+        for i in range(5):
+            mask[b, 0, i, listed[b, i]] = True
+    for beta in BETAS:
+        for keys in (k, k.mT.contiguous().mT):  # however they lie in memory
+            out = attend(q, keys, v, listed=listed, beta=beta, impl=impl)
+            assert_close(out, truth(q, k, v, mask, beta)[0], rtol=0, atol=1e-12)
+    also, causal = make_mask("boolean")
+    out = attend(q, k, v, also, listed=listed, causal=causal, impl=impl)
+    assert_close(out, truth(q, k, v, masks.combine(also, mask), None, causal)[0], rtol=0, atol=1e-12)
+    hard = attend(q, k, v, listed=listed, beta=math.inf, impl=impl)
+    assert_close(hard, truth(q, k, v, mask, math.inf)[0], rtol=0, atol=1e-12)
+
+
+def test_of_keys_that_are_not_listed_nothing_is_read():
+    q, k, v = (x.float() for x in qkv())
+    listed = lists()
+    out = attend(q, k, v, listed=listed)
+    hidden = ~masks.listed(listed, 7).any(2)[:, 0]  # by no query
+    for b in range(2):
+        k[b, :, hidden[b]] = math.nan
+        v[b, :, hidden[b]] = math.nan
+    assert hidden.any()
+    assert torch.equal(attend(q, k, v, listed=listed), out)
+
+
+def test_listed_keys_can_be_learned_from():
+    q, k, v = (x.requires_grad_() for x in qkv())
+    listed = lists()
+    found = torch.autograd.grad(attend(q, k, v, listed=listed).square().sum(), (q, k, v))
+    wanted = torch.autograd.grad(attend(q, k, v, masks.listed(listed, 7)).square().sum(), (q, k, v))
+    assert_close(found, wanted, rtol=0, atol=1e-12)
+
+
+def test_observers_are_shown_lists_as_a_mask():
+    q, k, v = qkv()
+    listed, shown = lists(), []
+    with observed_by(lambda *call: shown.append(call)):
+        out = attend(q, k, v, listed=listed)
+    assert_close(out, attend(q, k, v, listed=listed), rtol=0, atol=1e-12)
+    assert torch.equal(shown[0][3], masks.listed(listed, 7))
+
+
 WRONG = {
     "q must have 4 axes": lambda q, k, v: attend(q[0], k, v),
     r"axis d \(width of queries and keys\): k has 5, expected 8": lambda q, k, v: attend(q, k[..., :5], v),
@@ -182,6 +238,12 @@ WRONG = {
     "mask axis q: got 4, expected 5 or 1": lambda q, k, v: attend(q, k, v, torch.ones(4, 7, dtype=torch.bool)),
     "mask axis h: got 3, expected 4 or 1": lambda q, k, v: attend(q, k, v, torch.ones(3, 5, 7, dtype=torch.bool)),
     "mask must be boolean": lambda q, k, v: attend(q, k, v, torch.ones(5, 7, dtype=torch.long)),
+    r"listed must have 3 axes \(b q s\), with 2 for b and 5 for q; got shape \[2, 4, 3\]": lambda q, k, v: attend(
+        q, k, v, listed=torch.zeros(2, 4, 3, dtype=torch.long)
+    ),
+    "listed holds torch.float32; expected the numbers of keys": lambda q, k, v: attend(
+        q, k, v, listed=torch.ones(2, 5, 3)
+    ),
     "mask must have at most 4 axes": lambda q, k, v: attend(q, k, v, torch.ones(1, 1, 1, 5, 7)),
     "impl is 'magic'; expected 'auto', 'reference', 'fused' or 'triton'": lambda q, k, v: attend(q, k, v, impl="magic"),
     "impl='triton' needs CUDA tensors of float16 or bfloat16": lambda q, k, v: attend(q, k, v, impl="triton"),

@@ -218,20 +218,30 @@ def test_steps_over_all_places_equal_steps_over_those_written(kind):
     model, context = talker(kind), contexts()
     draws = torch.rand(8, 7)
     makers = (
-        lambda: _Greedy(model, context, **HOW),
-        lambda: _Sample(model, context, draws, **HOW, rows=2, temperature=1.0, top_k=None, top_p=0.9),
-        lambda: _Beam(model, context, **HOW, branches=3, keep=3, penalty=1.0),
+        lambda static: _Greedy(model, context, **HOW, static=static),
+        lambda static: _Sample(
+            model, context, draws, **HOW, rows=2, temperature=1.0, top_k=None, top_p=0.9, static=static
+        ),
+        lambda static: _Beam(model, context, **HOW, branches=3, keep=3, penalty=1.0, static=static),
     )
     for make in makers:
         results = []
         for static in (True, False):
-            search = make()
+            search = make(static)
             for _ in range(2):  # the second time over what the first has left
                 search.begin()
-                for i in range(7):
-                    search.advance(model, None if static else i + 1)
+                for _ in range(7):
+                    search.advance(model)
             results.append(search.result(keep=1))
         same(*results)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_beams_outgrow_the_room_of_the_first_tokens(kind, monkeypatch):
+    model, context = talker(kind), contexts()
+    roomy = beam_search(model, context, **HOW, beams=3, keep=3)
+    monkeypatch.setattr("pellucid.decode.search.ROOM", 2)
+    same(beam_search(model, context, **HOW, beams=3, keep=3), roomy)
 
 
 def decoded_by_all(model, context):
@@ -315,9 +325,9 @@ def test_cross_attention_is_that_of_the_steps(kind):
     search = _Beam(model, context, **HOW, branches=4, keep=4, penalty=1.0)
     search.begin()
     steps = []
-    for i in range(7):
+    for _ in range(7):
         with watch(model) as seen:
-            search.advance(model, i + 1)
+            search.advance(model)
         steps.append(torch.stack([seen[f"decoder.blocks.{n}.cross_attention"].weights() for n in range(2)], 1))
     weights = torch.stack(steps, -2)  # b layers heads k t s, of the branches as they stood
     lineage = search.ancestors[:, None, None, :, :, None].expand(-1, 2, 2, -1, -1, 13)

@@ -18,6 +18,7 @@ from pellucid.layers import (
     LayerNorm,
     LearnedGrid,
     LearnedPositions,
+    ListedCache,
     MultiHeadAttention,
     PatchEmbed,
     RegisterTokens,
@@ -130,6 +131,22 @@ def test_cache_grows_by_doubling():
     assert cache._k.shape[2] == 32
     with pytest.raises(ValueError, match=r"axis b \(batch\): the cache holds 2, got 1"):
         cache.append(k[:1], v[:1])
+
+
+def test_a_cache_of_listed_keys_gives_out_all_its_room():
+    cache, k, v = ListedCache(4), tokens(2, 3, 20, 4), tokens(2, 3, 20, 5)
+    for _ in range(2):
+        for i in range(0, 20, 2):
+            all_k, all_v = cache.append(k[:, :, i : i + 2], v[:, :, i : i + 2])
+            assert torch.equal(all_k[:, :, : i + 2], k[:, :, : i + 2])
+            assert torch.equal(all_v[:, :, : i + 2], v[:, :, : i + 2])
+            assert all_k.isfinite().all()
+            assert all_v.isfinite().all()
+            assert all_k.mT.is_contiguous()
+            assert all_k.shape[2] == all_v.shape[2] >= i + 2
+        assert all_k.shape[2] == 32
+        cache.clear()
+        assert len(cache) == 0
 
 
 @pytest.mark.parametrize("activation", ["relu", "gelu", "swiglu"])

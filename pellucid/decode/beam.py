@@ -48,8 +48,8 @@ class _Beam(Search):
         super().begin()
         self.sums[:, 1:].fill_(-torch.inf)  # all beams start alike: only the first counts
 
-    def advance(self, model: Model, seen: int | None) -> None:
-        log_probs = self._log_probs(model, seen)
+    def advance(self, model: Model) -> None:
+        log_probs = self._log_probs(model)
         k, v = log_probs.shape[1:]
         log_prob, token = log_probs.topk(min(k, v), dim=-1)  # a beam can have no more than k among the best k
         sums = log_prob + self.sums[..., None]

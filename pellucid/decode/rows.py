@@ -58,8 +58,8 @@ def sample(
 
 
 class _Greedy(Search):
-    def advance(self, model: Model, seen: int | None) -> None:
-        log_prob, token = self._log_probs(model, seen).max(-1)
+    def advance(self, model: Model) -> None:
+        log_prob, token = self._log_probs(model).max(-1)
         self._say(token, log_prob)
 
 
@@ -82,8 +82,8 @@ class _Sample(Search):
     def inputs(self) -> tuple[Tensor, ...]:
         return (self.context, self.draws)
 
-    def advance(self, model: Model, seen: int | None) -> None:
-        log_probs = self._log_probs(model, seen)
+    def advance(self, model: Model) -> None:
+        log_probs = self._log_probs(model)
         token = drawn(log_probs / self.temperature, self.draws.index_select(1, self.place), self.top_k, self.top_p)
         self._say(token, log_probs.gather(-1, token[..., None])[..., 0])
 

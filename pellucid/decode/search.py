@@ -1,13 +1,13 @@
-"""One step of decoding, over tensors that stay where they are, and the loop around it.
+"""One step of decoding, and the loop around it.
 
 Greedy decoding, sampling and beam search differ in how they choose. What they share: n rows (one or more for each
 context) of k branches (the beams). The branches of a row are not k sequences but one, which grows by k tokens at each
-step, and a mask says which of them a branch descends from. So when beams are reordered, only that table is: keys and
+step, and a table says which of them a branch descends from. So when beams are reordered, only that table is: keys and
 values stay where they were written, and those of the context are shared by all.
 
-Every step does the same work on the same tensors, without asking the device for an answer. On CUDA it is therefore
-captured as a graph, once for each shape, and replayed. On the CPU the same function runs as it is, and attends only to
-the places that are written.
+On CUDA every step does the same work on the same tensors, without asking the device for an answer: it is captured as a
+graph, once for each shape, and replayed, and the table becomes a mask over all the places there will be. On the CPU a
+step attends to the places that are written, and a branch to those it descends from.
 """
 
 import weakref
@@ -20,11 +20,12 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from pellucid.decode.decoded import Decoded
-from pellucid.layers import DecoderCache, PlacedCache
+from pellucid.layers import DecoderCache, KVCache, ListedCache, PlacedCache
 from pellucid.ops.attention import observed
 
 LOOKS_EVERY = 8  # steps between two looks at whether all is said: on CUDA each look waits for the device
 CAPTURED = 4  # graphs kept for each model
+ROOM = 64  # tokens of a beam that there is room for at first: scores are computed for all the room
 
 
 class Model(Protocol):
@@ -49,6 +50,7 @@ class Search(ABC):
     """The state of decoding, changed in place by `begin` and `advance`. The model is not part of it.
 
     rows: for each context. branches: of each row. forbidden: tokens that are never said.
+    static: every step is the same work on the same tensors.
     """
 
     def __init__(
@@ -62,19 +64,20 @@ class Search(ABC):
         forbidden: tuple[int, ...] = (),
         rows: int = 1,
         branches: int = 1,
+        static: bool = False,
     ):
         if length < 1:
             raise ValueError(f"length is {length}; expected one token or more")
         n, k, device = context.shape[0] * rows, branches, context.device
         self.context = context
-        self.start, self.end, self.length, self.rows = start, end, length, rows
+        self.start, self.end, self.length, self.rows, self.static = start, end, length, rows, static
         self.forbidden = torch.tensor(forbidden, dtype=torch.long, device=device)
         self.own = torch.arange(k, device=device)
         self.place = torch.zeros(1, dtype=torch.long, device=device)  # of the token said last
         self.places = self.own.clone()  # where its keys and values go
         self.cache = model.cache(length)
         for each in self.cache:
-            each.tokens = PlacedCache(length * k, self.places)
+            each.tokens = self._empty()
         self.token = torch.zeros(n, k, dtype=torch.long, device=device)
         self.ancestors = torch.zeros(n, k, length, dtype=torch.long, device=device)
         self.said = torch.zeros(n, k, length, dtype=torch.long, device=device)
@@ -82,6 +85,12 @@ class Search(ABC):
         self.sums = torch.zeros(n, k, dtype=self.log_probs.dtype, device=device)
         self.lengths = torch.zeros(n, k, dtype=torch.long, device=device)
         self.ended = torch.zeros(n, k, dtype=torch.bool, device=device)
+
+    def _empty(self) -> KVCache:
+        k = len(self.own)
+        if self.static:
+            return PlacedCache(self.length * k, self.places)
+        return KVCache(self.length) if k == 1 else ListedCache(k * min(self.length, ROOM))
 
     @property
     def inputs(self) -> tuple[Tensor, ...]:
@@ -98,10 +107,11 @@ class Search(ABC):
             state.zero_()
         for each in self.cache:
             each.context = None
+            each.tokens.clear()
 
     @abstractmethod
-    def advance(self, model: Model, seen: int | None) -> None:
-        """Say one more token in each branch. seen: how many places are written; if None, a mask tells."""
+    def advance(self, model: Model) -> None:
+        """Say one more token in each branch."""
 
     def done(self) -> Bool[Tensor, ""]:
         """Whether more tokens would change nothing."""
@@ -122,16 +132,18 @@ class Search(ABC):
         each = best[..., None].expand(-1, -1, int(lengths.max()))
         return Decoded(tokens.gather(1, each), log_probs.gather(1, each), lengths, scores[:, :keep].clone())
 
-    def _log_probs(self, model: Model, seen: int | None) -> Float[Tensor, "n k v"]:
+    def _log_probs(self, model: Model) -> Float[Tensor, "n k v"]:
         """Of the next tokens, as the model sees them; −∞ for what is forbidden, without more for the others."""
-        k, room = len(self.own), self.length if seen is None else seen
-        for each in self.cache:
-            assert isinstance(each.tokens, PlacedCache)
-            each.tokens.seen = None if seen is None else seen * k
+        k = len(self.own)
         self.ancestors.index_copy_(2, self.place, self.own[:, None].expand(len(self.token), k, 1))
         mask = None
-        if seen is None or k > 1:  # a place nobody wrote has the ancestor −1, who is nobody
-            mask = (self.ancestors[:, :, :room, None] == self.own).flatten(-2)[:, None]
+        if self.static:  # a place nobody wrote has the ancestor −1, who is nobody
+            mask = (self.ancestors[..., None] == self.own).flatten(-2)[:, None]
+        elif k > 1:
+            steps = torch.arange(0, len(self.cache[0].tokens) + k, k, device=self.place.device)
+            listed = self.ancestors[:, :, : len(steps)] + steps
+            for each in self.cache:
+                each.tokens.listed = listed
         positions = self.place.expand(k)
         logits = model.decode(
             self.token, self.context, mask=mask, causal=False, positions=positions, cache=self.cache
@@ -160,8 +172,8 @@ def searched(kind: type[Search], model: Model, *inputs: Tensor, **options: Any) 
     with torch.inference_mode():  # a twentieth of a small model's time goes into what it leaves out
         search = kind(model, *inputs, **options)
         search.begin()
-        for i in range(search.length):
-            search.advance(model, i + 1)
+        for _ in range(search.length):
+            search.advance(model)
             if bool(search.ended.any()) and bool(search.done()):
                 break
     return search
@@ -177,15 +189,15 @@ class _Captured:
         with torch.cuda.stream(aside), _uncached_autocast():  # libraries set themselves up when they are first called
             for _ in range(2):
                 search.begin()
-                search.advance(model, None)
+                search.advance(model)
         torch.cuda.current_stream().wait_stream(aside)
         self.first, self.next = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()
         with _uncached_autocast():
             with torch.cuda.graph(self.first, capture_error_mode="thread_local"):
                 search.begin()
-                search.advance(model, None)
+                search.advance(model)
             with torch.cuda.graph(self.next, pool=self.first.pool(), capture_error_mode="thread_local"):
-                search.advance(model, None)
+                search.advance(model)
 
     def run(self, inputs: tuple[Tensor, ...]) -> Search:
         for ours, given in zip(self.search.inputs, inputs, strict=True):
@@ -212,7 +224,7 @@ def _captured(kind: type[Search], model: Model, inputs: tuple[Tensor, ...], opti
     if key not in kept:
         while len(kept) >= CAPTURED:
             kept.popitem(last=False)
-        kept[key] = _Captured(model, kind(model, *(x.clone() for x in inputs), **options))
+        kept[key] = _Captured(model, kind(model, *(x.clone() for x in inputs), **options, static=True))
     kept.move_to_end(key)
     return kept[key]
 

@@ -2,7 +2,7 @@
 
 from pellucid.layers.attention import MultiHeadAttention
 from pellucid.layers.block import DecoderBlock, DecoderCache, DropPath, EncoderBlock, LayerScale
-from pellucid.layers.cache import KeysValues, KVCache, PlacedCache
+from pellucid.layers.cache import KeysValues, KVCache, ListedCache, PlacedCache
 from pellucid.layers.embed import (
     ClassToken,
     LearnedGrid,
@@ -32,6 +32,7 @@ __all__ = [
     "LearnedGrid",
     "LearnedPositions",
     "LearnedTokens",
+    "ListedCache",
     "MultiHeadAttention",
     "PatchEmbed",
     "PlacedCache",

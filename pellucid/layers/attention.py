@@ -127,7 +127,8 @@ class MultiHeadAttention(nn.Module):
         if cache is not None:
             k, v = cache.append(k, v)
         dropout = self.dropout if self.training else 0.0
-        mixed = attend(q, k, v, mask, beta=self.beta, causal=causal, dropout=dropout)
+        listed = None if cache is None else cache.listed
+        mixed = attend(q, k, v, mask, beta=self.beta, causal=causal, listed=listed, dropout=dropout)
         return self.out(mixed.transpose(1, 2).flatten(2))
 
     def keys_values(

@@ -26,6 +26,8 @@ class KVCache:
     (torch.Size([1, 8, 4, 64]), 4)
     """
 
+    listed: Tensor | None = None  # if not all, the ones that each query may attend to
+
     def __init__(self, room: int | None = None) -> None:
         self._room = room or 0
         self._k: Tensor | None = None
@@ -35,6 +37,10 @@ class KVCache:
     def __len__(self) -> int:
         return self._length
 
+    def clear(self) -> None:
+        """Forget all tokens; the room stays."""
+        self._length = 0
+
     def append(self, k: Float[Tensor, "b g new d"], v: Float[Tensor, "b g new e"]) -> KeysValues:
         """Add the new tokens' keys and values and return those of all tokens."""
         start, end = self._length, self._length + k.shape[2]
@@ -42,18 +48,40 @@ class KVCache:
             raise ValueError(f"axis b (batch): the cache holds {self._k.shape[0]}, got {k.shape[0]}")
         if self._k is None or self._v is None or end > self._k.shape[2]:
             self._room = max(end, self._room if self._k is None else 2 * self._room)
-            self._k, self._v = _larger(self._k, k, start, self._room), _larger(self._v, v, start, self._room)
+            self._k, self._v = self._larger(k, v, start)
         self._k[:, :, start:end], self._v[:, :, start:end] = k, v
         self._length = end
         return KeysValues(self._k[:, :, :end], self._v[:, :, :end])
+
+    def _larger(self, k: Tensor, v: Tensor, start: int) -> KeysValues:
+        return KeysValues(_larger(self._k, k, start, self._room), _larger(self._v, v, start, self._room))
+
+
+class ListedCache(KVCache):
+    """For queries that attend to listed keys: whoever decodes sets `listed`, (b q s), before each step.
+
+    All the room is given out, written or not, and keys lie in it as (b g d room), which `attend` reads quickest.
+    """
+
+    def append(self, k: Float[Tensor, "b g new d"], v: Float[Tensor, "b g new e"]) -> KeysValues:
+        super().append(k, v)
+        assert self._k is not None
+        assert self._v is not None
+        return KeysValues(self._k, self._v)
+
+    def _larger(self, k: Tensor, v: Tensor, start: int) -> KeysValues:
+        keys = k.new_zeros(*k.shape[:2], k.shape[3], self._room).mT  # not empty: a masked NaN is still a NaN
+        values = v.new_zeros(*v.shape[:2], self._room, v.shape[3])
+        if self._k is not None and self._v is not None:
+            keys[:, :, :start], values[:, :, :start] = self._k, self._v
+        return KeysValues(keys, values)
 
 
 class PlacedCache(KVCache):
     """Keys and values in a buffer that never moves, written where a tensor says: every step is the same work.
 
     So a step can be captured once as a graph and replayed. Whoever decodes moves `places` on and masks what nobody has
-    written yet. One who knows the places beforehand sets `seen` instead: then the new tokens are the last of the first
-    `seen`, and only those are attended to.
+    written yet.
 
     room: for how many tokens. places: where the next tokens go.
     """
@@ -61,19 +89,14 @@ class PlacedCache(KVCache):
     def __init__(self, room: int, places: Tensor) -> None:
         super().__init__(room)
         self.places = places
-        self.seen: int | None = None
 
     def append(self, k: Float[Tensor, "b g new d"], v: Float[Tensor, "b g new e"]) -> KeysValues:
         if self._k is None or self._v is None:
             shapes = ((*x.shape[:2], self._room, x.shape[3]) for x in (k, v))
-            self._k, self._v = (k.new_zeros(shape) for shape in shapes)  # not empty: a masked NaN is still a NaN
-        if self.seen is None:
-            self._k.index_copy_(2, self.places, k)
-            self._v.index_copy_(2, self.places, v)
-            return KeysValues(self._k, self._v)
-        start, end = self.seen - k.shape[2], self.seen
-        self._k[:, :, start:end], self._v[:, :, start:end] = k, v
-        return KeysValues(self._k[:, :, :end], self._v[:, :, :end])
+            self._k, self._v = (k.new_zeros(shape) for shape in shapes)  # not empty, here neither
+        self._k.index_copy_(2, self.places, k)
+        self._v.index_copy_(2, self.places, v)
+        return KeysValues(self._k, self._v)
 
 
 def _larger(buffer: Tensor | None, new: Tensor, start: int, room: int) -> Tensor:

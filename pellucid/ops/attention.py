@@ -17,8 +17,9 @@ from torch import Tensor
 from torch.overrides import handle_torch_function, has_torch_function
 
 from pellucid.ops import masks
-from pellucid.ops.checks import check_attention, resolve_beta
+from pellucid.ops.checks import check_attention, check_list, resolve_beta
 from pellucid.ops.exact import share_heads, weight_blocks, weight_rows
+from pellucid.ops.listed import attend_listed, takes_lists
 
 Impl = Literal["auto", "reference", "fused", "triton"]
 _HAS_TRITON = importlib.util.find_spec("triton") is not None
@@ -33,6 +34,7 @@ def attend(
     *,
     beta: float | None = None,
     causal: bool = False,
+    listed: Tensor | None = None,
     dropout: float = 0.0,
     impl: Impl = "auto",
 ) -> Float[Tensor, "b h q e"]:
@@ -44,6 +46,7 @@ def attend(
         A query that may attend to nothing gets zeros, and its gradients are finite.
     beta: inverse temperature, 1/√d unless given; 0 is the plain mean, math.inf hard attention, ties shared equally.
     causal: query i sees keys up to its own position, the queries being the last rows of the keys' sequence.
+    listed: (b q s) the only keys that a query may attend to, each named once.
     dropout: probability of dropping a weight; it is applied whenever it isn't zero.
     impl: "reference" is the formula, "fused" PyTorch's kernel that never builds the map, "triton" ours for up to 128
         tokens in half precision on CUDA, with no mask; "auto" is "fused", or "triton" in compiled code that it fits.
@@ -53,7 +56,7 @@ def attend(
     torch.Size([1, 12, 5, 32])
     """
     if has_torch_function((q, k, v)):  # a mode that looks at PyTorch's calls sees this one and not its insides
-        options = {"beta": beta, "causal": causal, "dropout": dropout, "impl": impl}
+        options = {"beta": beta, "causal": causal, "listed": listed, "dropout": dropout, "impl": impl}
         return handle_torch_function(attend, (q, k, v), q, k, v, mask, **options)
     check_attention(q, k, v, mask)
     if not 0.0 <= dropout < 1.0:
@@ -63,6 +66,12 @@ def attend(
     beta = resolve_beta(beta, q.shape[-1])
     if torch.is_autocast_enabled(q.device.type):
         q, k, v = autocasted(q), autocasted(k), autocasted(v)
+    if listed is not None:
+        check_list(listed, q)
+        alone = impl == "auto" and mask is None and not (causal or dropout or math.isinf(beta) or _observers)
+        if alone and takes_lists(q, k, v, listed):
+            return attend_listed(q, k, v, listed, beta)
+        mask = masks.combine(mask, masks.listed(listed, k.shape[2]))
     wanted = impl == "triton" or (
         impl == "auto" and torch.compiler.is_compiling()
     )  # eager calls of it cost 100 µs each

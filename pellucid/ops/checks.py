@@ -54,6 +54,19 @@ def check_mask(mask: Tensor, expected: tuple[int, int, int, int], device: torch.
             )
 
 
+def check_list(listed: Tensor, q: Tensor) -> None:
+    """Raise ValueError unless it names keys for each query: (b q s), where q is."""
+    if listed.device != q.device:
+        raise ValueError(f"listed is on {listed.device}, expected {q.device} as q")
+    if listed.dtype != torch.long:
+        raise ValueError(f"listed holds {listed.dtype}; expected the numbers of keys, torch.int64")
+    if listed.ndim != 3 or listed.shape[:2] != (q.shape[0], q.shape[2]):
+        raise ValueError(
+            f"listed must have 3 axes (b q s), with {q.shape[0]} for b and {q.shape[2]} for q; "
+            f"got shape {list(listed.shape)}"
+        )
+
+
 def resolve_beta(beta: float | None, width: int) -> float:
     """The inverse temperature as a float: 1/√d unless the caller chose one."""
     if beta is None:

@@ -77,6 +77,17 @@ def block_sparse(grid: Bool[Tensor, "*bh rows columns"], block: int | tuple[int,
     return grid.repeat_interleave(rows, dim=-2).repeat_interleave(columns, dim=-1)
 
 
+def listed(keys: Int[Tensor, "b q s"], n_keys: int) -> Bool[Tensor, "b 1 q k"]:
+    """Each query sees the keys in its list.
+
+    >>> listed(torch.tensor([[[0, 3], [1, 3]]]), 4).squeeze().int()
+    tensor([[1, 0, 0, 1],
+            [0, 1, 0, 1]], dtype=torch.int32)
+    """
+    nobody = torch.zeros(*keys.shape[:2], n_keys, dtype=torch.bool, device=keys.device)
+    return nobody.scatter(-1, keys, True)[:, None]
+
+
 def additive(
     mask: Bool[Tensor, "*axes"], value: float = -1e4, dtype: torch.dtype = torch.float32
 ) -> Float[Tensor, "*axes"]:
