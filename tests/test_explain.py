@@ -43,7 +43,8 @@ class Textbook:
         monkeypatch.setattr("pellucid.layers.attention.attend", self.ours)
         monkeypatch.setattr(F, "scaled_dot_product_attention", self.torch)
 
-    def ours(self, q, k, v, mask=None, *, beta=None, causal=False, dropout=0.0):
+    def ours(self, q, k, v, mask=None, *, beta=None, causal=False, listed=None, dropout=0.0):
+        assert listed is None
         assert mask is None
         assert not dropout
         scores = q @ k.mT * (1 / math.sqrt(q.shape[-1]) if beta is None else beta)
