@@ -93,7 +93,7 @@ class PlacedCache(KVCache):
     def append(self, k: Float[Tensor, "b g new d"], v: Float[Tensor, "b g new e"]) -> KeysValues:
         if self._k is None or self._v is None:
             shapes = ((*x.shape[:2], self._room, x.shape[3]) for x in (k, v))
-            self._k, self._v = (k.new_zeros(shape) for shape in shapes)  # not empty, here neither
+            self._k, self._v = (k.new_zeros(shape) for shape in shapes)  # not empty: a masked NaN is still a NaN
         self._k.index_copy_(2, self.places, k)
         self._v.index_copy_(2, self.places, v)
         return KeysValues(self._k, self._v)

@@ -29,7 +29,7 @@ def attend_listed(
     listed: Int[Tensor, "b q s"],
     beta: float,
 ) -> Float[Tensor, "b h q e"]:
-    """Quick if the keys lie in memory as (b g d k): as they usually do, they are first copied."""
+    """Keys that lie in memory as (b g d k) are read where they are; others are first copied into that order."""
     (b, h, n, d), (_, g, keys, e) = q.shape, v.shape
     rows, first = _tables(b, h, g, n, d, keys)
     scores = F.embedding_bag(rows, k.mT.reshape(-1, keys), mode="sum", per_sample_weights=q.reshape(-1, d))
