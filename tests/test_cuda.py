@@ -29,9 +29,10 @@ DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("kind", MASK_KINDS)
 @pytest.mark.parametrize("groups", [4, 2])
-def test_attend_is_the_formula(dtype, kind, groups):
-    q, k, v = qkv(n_q=33, n_k=47, d=20, e=12, g=groups, dtype=dtype)
-    mask, causal = make_mask(kind, n_q=33, n_k=47)
+@pytest.mark.parametrize("n_q", [33, 5])  # another way is taken for a few
+def test_attend_is_the_formula(dtype, kind, groups, n_q):
+    q, k, v = qkv(n_q=n_q, n_k=47, d=20, e=12, g=groups, dtype=dtype)
+    mask, causal = make_mask(kind, n_q=n_q, n_k=47)
     on = [t.cuda() for t in (q, k, v)]
     there = None if mask is None else mask.cuda()
     for beta in (None, 0.0, -0.7, math.inf):
@@ -39,7 +40,7 @@ def test_attend_is_the_formula(dtype, kind, groups):
             continue
         expected, weights = truth(q, k, v, mask, beta, causal)
         limit = 8 * torch.finfo(dtype).eps * max(1.0, v.abs().max().item())
-        for impl in ("reference", "fused"):
+        for impl in ("auto", "reference", "fused"):
             out = attend(*on, there, beta=beta, causal=causal, impl=impl)
             assert_close(out.cpu().double(), expected, rtol=0, atol=limit)
         mass = ops.column_mass(on[0], on[1], there, beta=beta, causal=causal)

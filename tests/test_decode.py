@@ -333,7 +333,7 @@ def test_cross_attention_is_that_of_the_steps(kind):
     lineage = search.ancestors[:, None, None, :, :, None].expand(-1, 2, 2, -1, -1, 13)
     assert not torch.equal(lineage, torch.arange(4)[:, None, None].expand_as(lineage))  # beams were reordered
     stepwise = weights.gather(3, lineage).permute(0, 3, 1, 2, 4, 5)
-    at_once = cross_attention(model, context, search.said, START)
+    at_once = cross_attention(model, context, search._past(search.said), START)
     assert at_once.shape == (4, 4, 2, 2, 7, 13)
     assert_close(at_once, stepwise, rtol=0, atol=1e-10)
     assert_close(at_once.sum(-1), torch.ones(4, 4, 2, 2, 7).double(), rtol=0, atol=1e-10)

@@ -60,9 +60,7 @@ class _Beam(Search):
         parents = chosen.div(sums.shape[-1], rounding_mode="floor")
         for state in (self.sums, self.lengths, self.ended):
             state.copy_(state.gather(1, parents))
-        parents = parents[..., None].expand(-1, -1, self.length)
-        for state in (self.ancestors, self.said, self.log_probs):
-            state.copy_(state.gather(1, parents))
+        self.ancestors.copy_(self.ancestors.gather(1, parents[..., None].expand(-1, -1, self.length)))
         self.sums.masked_fill_(best == -torch.inf, -torch.inf)  # there were fewer continuations than beams
         self._say(token.flatten(1).gather(1, chosen), log_prob.flatten(1).gather(1, chosen))
         self.ended &= self.sums > -torch.inf

@@ -2,8 +2,8 @@
 
 Greedy decoding, sampling and beam search differ in how they choose. What they share: n rows (one or more for each
 context) of k branches (the beams). The branches of a row are not k sequences but one, which grows by k tokens at each
-step, and a table says which of them a branch descends from. So when beams are reordered, only that table is: keys and
-values stay where they were written, and those of the context are shared by all.
+step, and a table says which of them a branch descends from. So when beams are reordered, only that table is: tokens,
+keys and values stay where they were written, and those of the context are shared by all.
 
 On CUDA every step does the same work on the same tensors, without asking the device for an answer: it is captured as a
 graph, once for each shape, and replayed, and the table becomes a mask over all the places there will be. On the CPU a
@@ -16,7 +16,7 @@ from collections import OrderedDict
 from typing import Any, Protocol
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor, nn
 
 from pellucid.decode.decoded import Decoded
@@ -124,13 +124,19 @@ class Search(ABC):
         """The best `keep` for each context, cut where the longest ends."""
         scores, tokens, log_probs, lengths = (
             x.unflatten(0, (-1, self.rows)).flatten(1, 2)
-            for x in (self.scores(), self.said, self.log_probs, self.lengths)
+            for x in (self.scores(), self._past(self.said), self._past(self.log_probs), self.lengths)
         )
         scores, best = scores.sort(dim=1, descending=True, stable=True)
         best = best[:, :keep]
         lengths = lengths.gather(1, best)
         each = best[..., None].expand(-1, -1, int(lengths.max()))
         return Decoded(tokens.gather(1, each), log_probs.gather(1, each), lengths, scores[:, :keep].clone())
+
+    def _past(self, said: Shaped[Tensor, "n k length"]) -> Shaped[Tensor, "n k length"]:
+        """What each branch descends from: a token lies where the step after it found it, the last one where it is."""
+        found = self.ancestors.roll(-1, dims=2)
+        found[..., -1] = -1
+        return said.gather(1, torch.where(found < 0, self.own[:, None], found))
 
     def _log_probs(self, model: Model) -> Float[Tensor, "n k v"]:
         """Of the next tokens, as the model sees them; −∞ for what is forbidden, without more for the others."""

@@ -104,9 +104,10 @@ class _Block(nn.Module):
     def _add(
         self, x: Tensor, norm: nn.Module, branch: Callable[[Tensor], Tensor], scale: nn.Module, read: int | None = None
     ) -> Float[Tensor, "b t d"]:
+        kept = x if read is None else x[:, :read]
         if self.norm == "pre":
-            return x[:, :read] + self.drop_path(scale(self.dropout(branch(norm(x)))))
-        return norm(x[:, :read] + self.drop_path(scale(self.dropout(branch(x)))))
+            return kept + self.drop_path(scale(self.dropout(branch(norm(x)))))
+        return norm(kept + self.drop_path(scale(self.dropout(branch(x)))))
 
     def extra_repr(self) -> str:
         return f"norm={self.norm!r}"

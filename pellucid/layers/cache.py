@@ -43,6 +43,10 @@ class KVCache:
 
     def append(self, k: Float[Tensor, "b g new d"], v: Float[Tensor, "b g new e"]) -> KeysValues:
         """Add the new tokens' keys and values and return those of all tokens."""
+        room = self._write(k, v)
+        return KeysValues(room.k[:, :, : self._length], room.v[:, :, : self._length])
+
+    def _write(self, k: Tensor, v: Tensor) -> KeysValues:
         start, end = self._length, self._length + k.shape[2]
         if self._k is not None and self._k.shape[0] != k.shape[0]:
             raise ValueError(f"axis b (batch): the cache holds {self._k.shape[0]}, got {k.shape[0]}")
@@ -51,7 +55,7 @@ class KVCache:
             self._k, self._v = self._larger(k, v, start)
         self._k[:, :, start:end], self._v[:, :, start:end] = k, v
         self._length = end
-        return KeysValues(self._k[:, :, :end], self._v[:, :, :end])
+        return KeysValues(self._k, self._v)
 
     def _larger(self, k: Tensor, v: Tensor, start: int) -> KeysValues:
         return KeysValues(_larger(self._k, k, start, self._room), _larger(self._v, v, start, self._room))
@@ -64,10 +68,7 @@ class ListedCache(KVCache):
     """
 
     def append(self, k: Float[Tensor, "b g new d"], v: Float[Tensor, "b g new e"]) -> KeysValues:
-        super().append(k, v)
-        assert self._k is not None
-        assert self._v is not None
-        return KeysValues(self._k, self._v)
+        return self._write(k, v)
 
     def _larger(self, k: Tensor, v: Tensor, start: int) -> KeysValues:
         keys = k.new_zeros(*k.shape[:2], k.shape[3], self._room).mT  # not empty: a masked NaN is still a NaN

@@ -76,6 +76,11 @@ def resolve_beta(beta: float | None, width: int) -> float:
     return float(beta)
 
 
+def is_learned(*tensors: Tensor) -> bool:
+    """Whether a gradient is to flow back into any of these."""
+    return torch.is_grad_enabled() and any(x.requires_grad for x in tensors)
+
+
 def _alike(q: Tensor, k: Tensor, v: Tensor) -> bool:
     """Nearly every call, told quickly: a GPU waits for these lines."""
     same_shape = q.ndim == 4 and q.shape == k.shape == v.shape

@@ -15,11 +15,13 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from pellucid.ops.checks import is_learned
+
 
 def takes_lists(q: Tensor, k: Tensor, v: Tensor, listed: Tensor) -> bool:
     """Whether `attend_listed` takes this call: on the CPU, not to be learned from, and with something listed."""
-    learned = torch.is_grad_enabled() and any(x.requires_grad for x in (q, k, v))
-    return q.device.type == "cpu" and q.dtype in (torch.float32, torch.float64) and not learned and listed.numel() > 0
+    full = q.device.type == "cpu" and q.dtype in (torch.float32, torch.float64)
+    return full and listed.numel() > 0 and not is_learned(q, k, v)
 
 
 def attend_listed(
@@ -31,8 +33,8 @@ def attend_listed(
 ) -> Float[Tensor, "b h q e"]:
     """Keys that lie in memory as (b g d k) are read where they are; others are first copied into that order."""
     (b, h, n, d), (_, g, keys, e) = q.shape, v.shape
-    rows, first = _tables(b, h, g, n, d, keys)
-    scores = F.embedding_bag(rows, k.mT.reshape(-1, keys), mode="sum", per_sample_weights=q.reshape(-1, d))
+    rows, bags, first = _tables(b, h, g, n, d, keys)
+    scores = F.embedding_bag(rows, k.mT.reshape(-1, keys), bags, mode="sum", per_sample_weights=q.reshape(-1))
     lists = listed[:, None].expand(-1, h, -1, -1).flatten(0, 2)
     weights = (beta * scores.gather(1, lists)).softmax(-1)
     mixed = F.embedding_bag(first + lists, v.reshape(-1, e), mode="sum", per_sample_weights=weights)
@@ -40,8 +42,11 @@ def attend_listed(
 
 
 @lru_cache(maxsize=4)
-def _tables(b: int, h: int, g: int, n: int, d: int, keys: int) -> tuple[Int[Tensor, "bhq d"], Int[Tensor, "bhq 1"]]:
-    """For each query of each head, its rows of all Kᵀ under each other, and where its rows of all values begin."""
+def _tables(
+    b: int, h: int, g: int, n: int, d: int, keys: int
+) -> tuple[Int[Tensor, " bhqd"], Int[Tensor, " bhq"], Int[Tensor, "bhq 1"]]:
+    """The d rows of all Kᵀ under each other that each query of each head weighs, and at which of these rows it begins;
+    and where its rows of all values begin."""
     heads = torch.arange(b)[:, None] * g + torch.arange(h) * g // h
     heads = heads.flatten().repeat_interleave(n)[:, None]
-    return heads * d + torch.arange(d), heads * keys
+    return (heads * d + torch.arange(d)).flatten(), torch.arange(0, len(heads) * d, d), heads * keys
