@@ -280,6 +280,14 @@ def test_positions_are_added_from_where_the_cache_ends():
     assert grid((8, 3)).shape == (24, 8)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_positions_may_be_named_by_a_tensor(dtype):
+    x, places = torch.zeros(1, 3, 8, dtype=dtype), torch.tensor([4, 4, 6])
+    for layer in (SinusoidalPositions(8), SinusoidalPositions(8, 7)):
+        assert torch.equal(layer.to(dtype)(x, places)[0], positions.sinusoidal(7, 8, dtype=dtype)[places])
+        assert layer.state_dict() == {}
+
+
 WRONG = {
     "width 30 can't be split into 4 heads; expected a multiple of 4": lambda: MultiHeadAttention(30, 4),
     "heads is 0; expected one or more": lambda: MultiHeadAttention(32, 0),

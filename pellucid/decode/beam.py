@@ -51,12 +51,13 @@ class _Beam(Search):
     def advance(self, model: Model) -> None:
         log_probs = self._log_probs(model)
         k, v = log_probs.shape[1:]
-        log_prob, token = log_probs.topk(min(k, v), dim=-1)  # a beam can have no more than k among the best k
+        # A beam can have no more than k among the best k. In which order is asked when all is said.
+        log_prob, token = log_probs.topk(min(k, v), dim=-1, sorted=False)
         sums = log_prob + self.sums[..., None]
         # One that has ended is its own only continuation, and before all others.
         sums.masked_fill_(self.ended[..., None], -torch.inf)
         sums[..., 0].masked_fill_(self.ended, torch.inf)
-        best, chosen = sums.flatten(1).topk(k)
+        best, chosen = sums.flatten(1).topk(k, sorted=False)
         parents = chosen.div(sums.shape[-1], rounding_mode="floor")
         for state in (self.sums, self.lengths, self.ended):
             state.copy_(state.gather(1, parents))

@@ -119,16 +119,24 @@ class TokenEmbedding(nn.Module):
 
 
 class SinusoidalPositions(nn.Module):
-    """The fixed sinusoids of "Attention Is All You Need", for sequences of any length."""
+    """The fixed sinusoids of "Attention Is All You Need", for sequences of any length.
 
-    def __init__(self, width: int):
+    length: of the table from which positions that a tensor names are read; without one they are computed.
+    """
+
+    table: Tensor | None
+
+    def __init__(self, width: int, length: int | None = None):
         super().__init__()
         self.width = width
+        table = None if length is None else sinusoidal(length, width, dtype=torch.float64)
+        self.register_buffer("table", table, persistent=False)
 
     def forward(self, x: Float[Tensor, "b t d"], start: int | Tensor = 0) -> Float[Tensor, "b t d"]:
         """x with the sinusoids of positions start, start + 1, … added; or of the positions (t) that a tensor names."""
         if isinstance(start, Tensor):
-            return x + sinusoids(start, self.width).to(x.dtype)
+            rows = sinusoids(start, self.width) if self.table is None else self.table.index_select(0, start)
+            return x + rows.to(x.dtype)
         return x + sinusoidal(x.shape[1], self.width, start=start, device=x.device, dtype=x.dtype)
 
 

@@ -92,7 +92,7 @@ class CaptionDecoder(nn.Module):
         c, width = config, config.encoder.width
         self.embedding = TokenEmbedding(c.vocabulary, width)
         self.positions = {
-            "sinusoidal": lambda: SinusoidalPositions(width),
+            "sinusoidal": lambda: SinusoidalPositions(width, c.max_length),
             "learned": lambda: LearnedPositions(c.max_length, width),
             "rotary": lambda: None,
         }[c.positions]()

@@ -107,8 +107,9 @@ def _soft(s: Tensor, allowed: Tensor | None, bias: Tensor | None) -> Tensor:
     if allowed is None:
         return s.softmax(-1)
     # The lowest finite number instead of −∞: a row with nothing allowed stays finite, and so do its gradients.
-    s = s.masked_fill(~allowed, torch.finfo(s.dtype).min)
-    return s.softmax(-1).masked_fill(~allowed, 0.0)
+    barred = ~allowed
+    s = s.masked_fill(barred, torch.finfo(s.dtype).min)
+    return s.softmax(-1).masked_fill(barred, 0.0)
 
 
 def _hard(s: Tensor, allowed: Tensor | None, bias: Tensor | None) -> Tensor:
