@@ -76,8 +76,9 @@ def main() -> None:
         print(rows[-1], flush=True)
     numbers = [name for name in names(found[0]) if all(isinstance(told[name], (int, float)) for told in found)]
     means = ", ".join(f"{name} {statistics.mean(told[name] for told in found):.4f}" for name in numbers)
+    then = f", then {base.critical.duration} of self-critical training" if base.second_stage else ""
     lines = [
-        f"{base.duration}, beam {asked.beam}, {asked.split} split. Means: {means}.",
+        f"{base.duration}{then}, beam {asked.beam}, {asked.split} split. Means: {means}.",
         "",
         f"| seed | {' | '.join(names(found[0]))} | CIDEr-D × 100: shuffled, blank, fixed, people | training | "
         "compiling |",

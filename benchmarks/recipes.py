@@ -55,7 +55,7 @@ def main() -> None:
         wall = time.perf_counter()
         seeded = replace(run, seed=seed)
         result = Engine(begun_again(task, seeded), seeded, device).fit()
-        top1, rate = result.figures["top1"], result.steps * run.batch / result.seconds
+        top1, rate = result.figures["top1"], result.images / result.seconds
         rows.append(f"| {seed} | {top1:.2%} | {result.seconds:.1f} s | {result.warm_up:.1f} s | {rate:,.0f} |")
         scores.append(top1)
         print(rows[-1], f"{time.perf_counter() - wall:.0f} s in all", flush=True)

@@ -389,7 +389,7 @@ def captioned(folder, *options, **how) -> str:
 
 def test_killed_in_either_stage_it_ends_the_same(tmp_path):
     whole, folder = tmp_path / "whole", tmp_path / "run"
-    captioned(whole, *OPTIONS)
+    assert "36 steps in" in captioned(whole, *OPTIONS)  # both stages
     seed = random.randrange(1 << 32)
     print(f"the moments' seed is {seed}")
     moments = random.Random(seed)

@@ -123,7 +123,7 @@ def reads(asked: Demo, story: Story) -> None:
     report = classification(model, test, normalisation(model))
     story.say(
         f"it reads {report.top1:.2%} of {len(test)} test images right, after {result.seconds:.1f} s of training "
-        f"({result.steps * run.batch / result.seconds:,.0f} images/s)"
+        f"({result.images / result.seconds:,.0f} images/s)"
     )
     show_run(path)
     story.say("loss and accuracy against the epoch:", path / "curves.png")

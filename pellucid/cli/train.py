@@ -51,7 +51,7 @@ def train(asked: Train, changes: list[str]) -> None:
             )
             raise ValueError(said) from None
         if processes.first:
-            _summed_up(result, run, path)
+            _summed_up(result, path)
 
 
 def train_run(
@@ -96,9 +96,9 @@ def _captioner(
     _check_same(run, found, resume)
     task = caption.Captioning(found, splits, tokenizer, device, processes)
     how: dict[str, Any] = {"tensorboard": tensorboard, "files": {TOKENIZER: tokenizer.to_json() + "\n"}}
-    result = _fitted(task, found, folder, device, processes, begins=not resume, **how)
+    first = _fitted(task, found, folder, device, processes, begins=not resume, **how)
     if found.second_stage is None:
-        return result
+        return first
     second = caption.SelfCritical(found.second_stage, splits, tokenizer, device, processes)
     inner = None if folder is None else RunFolder(folder.path / SECOND_STAGE)
     if folder is None:
@@ -107,7 +107,9 @@ def _captioner(
         fill_from_run(second.model, folder.path)
     begins = inner is not None and not (inner.path / CONFIG).exists()
     processes.wait()
-    return _fitted(second, found.second_stage, inner, device, processes, begins=begins, **how)
+    last = _fitted(second, found.second_stage, inner, device, processes, begins=begins, **how)
+    both = {name: getattr(first, name) + getattr(last, name) for name in ("steps", "images", "seconds", "warm_up")}
+    return replace(last, **both)
 
 
 def _fitted(
@@ -165,9 +167,9 @@ def free(path: Path) -> Path:
     return next(each for each in chain([path], numbered) if not each.exists())
 
 
-def _summed_up(result: Result, run: Training, path: Path) -> None:
+def _summed_up(result: Result, path: Path) -> None:
     figures = "".join(f", {name} {value:.4f}" for name, value in result.figures.items())
-    rate = f" ({result.steps * run.batch / result.seconds:,.0f} images/s)" if result.seconds else ""
+    rate = f" ({result.images / result.seconds:,.0f} images/s)" if result.seconds else ""
     warm_up = f" after {result.warm_up:.1f} s of warming up" if result.warm_up else ""
     print(f"{result.steps} steps in {result.seconds:.1f} s{rate}{warm_up}{figures}")
     show_run(path)

@@ -50,6 +50,7 @@ class Result:
     """What a run came to. seconds: of training, evaluations and checkpoints left out; warm_up: of compiling, before."""
 
     steps: int
+    images: int
     seconds: float
     warm_up: float
     figures: dict[str, float]
@@ -99,7 +100,7 @@ class Engine:
                 self.folder.cut_log(start)
             self.observer.began(start, plan.steps)
             self._loop(start, plan, asked)
-        return Result(plan.steps, self.seconds, warm_up, self.figures, self.best)
+        return Result(plan.steps, plan.steps * self.task.batch, self.seconds, warm_up, self.figures, self.best)
 
     def _loop(self, start: int, plan: Plan, asked: list[int]) -> None:
         pending, begun = _Pending(), time.perf_counter()
