@@ -77,8 +77,8 @@ def captioner_flickr8k() -> CaptionRun:
 
     Nothing is pretrained but vit-cifar10, which the encoder begins as. Test images, beam 5, seeds 0, 1, 2: CIDEr-D
     49.5, 46.4, 49.9 (with images shuffled 7.0, 6.9, 7.3), BLEU-4 21.0, 19.3, 20.8; CIDEr-D of the validation images
-    46.3, 45.5, 45.1. 9,592,064 parameters; compiling takes another minute. 2026-11-16. The day before it was 47.4, 48.3,
-    48.7; the model captioner-flickr8k is the first of these, the best of the three on the validation images.
+    46.3, 45.5, 45.1. 9,592,064 parameters; compiling takes another minute. 2026-11-16. The day before it was 47.4,
+    48.3, 48.7; the model captioner-flickr8k is the first of these, the best of the three on the validation images.
     """
     encoder = vit_cifar10_fast().model
     return CaptionRun(
