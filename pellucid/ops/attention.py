@@ -134,7 +134,7 @@ def _is_short(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, beta: float,
 
 
 def _are_few(q: Tensor, k: Tensor, v: Tensor) -> bool:
-    """Whether the map is sooner built than avoided: the kernel in float32 computes 64 queries at a time, asked or not."""
+    """Whether the map is sooner built than avoided: in float32 the kernel computes 64 queries, however few ask."""
     few = q.is_cuda and q.dtype == torch.float32 and q.shape[2] <= FEW
     return few and not is_learned(q, k, v) and not torch.compiler.is_compiling()
 
