@@ -14,11 +14,11 @@ from pellucid.train.config import CaptionRun, Critical, Optim, Words
 
 
 def captioner_scenes() -> CaptionRun:
-    """pellucid train captioner_scenes: two cores, 139–143 s of training, 1,500 steps of 64 scenes of 48×48 pixels.
+    """pellucid train captioner_scenes: two cores, 133–147 s of training, 1,500 steps of 64 scenes of 48×48 pixels.
 
-    Exactly right captions of 500 test scenes 92.4, 92.0, 93.8 % (seeds 0, 1, 2; beam 5), of 500 with a pair of colour
-    and shape that is not in training 83.6, 84.4, 85.0 %. The peak of attention lies inside the object that a word names
-    for 86.7, 84.8, 85.5 % of these words, by chance for 13.2 %. 247,488 parameters. 2026-11-16. The model
+    Exactly right captions of 500 test scenes 92.6, 91.6, 93.0 % (seeds 0, 1, 2; beam 5), of 500 with a pair of colour
+    and shape that is not in training 84.8, 85.4, 85.6 %. The peak of attention lies inside the object that a word names
+    for 87.7, 85.6, 84.3 % of these words, by chance for 13.2 %. 247,488 parameters. 2026-11-16. The model
     captioner-scenes is seed 0 of a run of 1,600 steps.
     """
     return CaptionRun(
