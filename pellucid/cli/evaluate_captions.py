@@ -73,7 +73,10 @@ def evaluate_captions(asked: Evaluate, model: Captioner, tokenizer: CaptionToken
         draw_examples(asked.examples, part, said)
     training = [caption for captions in splits.train.captions for caption in captions]
     found = controls(candidates, references, blank=blank.caption, training=training)
-    figures = summary(found, blank.caption) | jars.official(candidates, references, official)
+    figures = summary(found, blank.caption)
+    if official:
+        with _progress(" and ".join(official).upper(), None):  # their programs don't say how far they are
+            figures |= jars.official(candidates, references, official)
     if isinstance(part, SceneSet):
         figures |= exactness(part, said) | pointing_figures(speaker, part, _others(asked, splits))
         del figures["pointing_by"]
@@ -280,7 +283,7 @@ def _percent(share: float | None) -> str:
 
 
 @contextmanager
-def _progress(title: str, total: int) -> Iterator[Any]:
+def _progress(title: str, total: int | None) -> Iterator[Any]:
     console = Console(stderr=True)
     with Progress(console=console, disable=not console.is_terminal, transient=True) as bar:
         task = bar.add_task(title, total=total)

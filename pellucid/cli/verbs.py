@@ -105,7 +105,7 @@ class Evaluate:
     meteor: bool = False
     """Captions: METEOR too, by its own program (needs Java; extra: official)."""
     spice: bool = False
-    """Captions: SPICE too, likewise."""
+    """Captions: SPICE too, likewise (needs a JDK, and Stanford's CoreNLP beside it)."""
     batch: int | None = None
     """Images at a time; 500 unless given, 64 to caption them."""
     device: str = "auto"

