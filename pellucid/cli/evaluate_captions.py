@@ -73,10 +73,13 @@ def evaluate_captions(asked: Evaluate, model: Captioner, tokenizer: CaptionToken
         draw_examples(asked.examples, part, said)
     training = [caption for captions in splits.train.captions for caption in captions]
     found = controls(candidates, references, blank=blank.caption, training=training)
-    figures = summary(found, blank.caption)
+    figures, failed = summary(found, blank.caption), None
     if official:
-        with _progress(" and ".join(official).upper(), None):  # their programs don't say how far they are
-            figures |= jars.official(candidates, references, official)
+        try:
+            with _progress(" and ".join(official).upper(), None):  # their programs don't say how far they are
+                figures |= jars.official(candidates, references, official)
+        except ValueError as error:
+            failed = error  # told after the figures that there are
     if isinstance(part, SceneSet):
         figures |= exactness(part, said) | pointing_figures(speaker, part, _others(asked, splits))
         del figures["pointing_by"]
@@ -89,6 +92,8 @@ def evaluate_captions(asked: Evaluate, model: Captioner, tokenizer: CaptionToken
             print(f"\ncaptions: {asked.captions}")
         if asked.examples is not None:
             print(f"\nexamples: {asked.examples}")
+    if failed is not None:
+        raise failed
 
 
 def check(asked: Evaluate, model: Captioner, beam: int) -> None:
