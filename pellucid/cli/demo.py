@@ -63,8 +63,9 @@ def demo(asked: Demo) -> int:
     Earlier demos in the folder are kept.
     """
     for name in ("steps", "epochs", "scenes"):
-        if getattr(asked, name) < 1:
-            raise ValueError(f"--{name} is {getattr(asked, name)}; expected one or more")
+        amount = getattr(asked, name)
+        if amount is not None and amount < 1:
+            raise ValueError(f"--{name} is {amount}; expected one or more")
     asked.out.mkdir(parents=True, exist_ok=True)
     story = Story()
     reverses(asked, story)
@@ -146,7 +147,9 @@ def recognises(asked: Demo, story: Story) -> None:
 def tells(asked: Demo, story: Story) -> None:
     """Train the recipe captioner_scenes, test it on scenes it has never seen, and draw where it looks."""
     story.begin("A captioner learns to say what is in drawn scenes, and where it looks as it says it.")
-    run = replace(captioner_scenes(), duration=f"{asked.scenes} steps", seed=asked.seed)
+    run = replace(captioner_scenes(), seed=asked.seed)
+    if asked.scenes is not None:
+        run = replace(run, duration=f"{asked.scenes} steps")
     path = free(asked.out / run.recipe)
     try:
         result = train_run(run, path, pick_device(run.device))

@@ -385,8 +385,8 @@ class Demo:
     """Training steps of the reversing transformer."""
     epochs: int = 45
     """Training epochs of the vision transformer."""
-    scenes: int = 1500
-    """Training steps of the captioner."""
+    scenes: int | None = None
+    """Training steps of the captioner; as many as its recipe takes unless given."""
     lab: bool = True
     """Run every claim of the lab, too: about a minute."""
     seed: int = 0

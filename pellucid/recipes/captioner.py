@@ -25,8 +25,8 @@ def captioner_scenes() -> CaptionRun:
         recipe="captioner_scenes",
         model=CaptionerConfig(
             encoder=ViTConfig(
-                patch=(6, 6), width=64, depth=2, heads=4, pooling="none", norm_kind="rms", qk_norm=True,
-                zero_branches=True,
+                patch=(6, 6), width=64, depth=2, heads=4, pooling="none", positions="rotary", norm_kind="rms",
+                qk_norm=True, zero_branches=True,
             ),
             layers=2, heads=4, norm_kind="rms", qk_norm=True, max_length=12, zero_branches=True,
         ),
@@ -34,8 +34,9 @@ def captioner_scenes() -> CaptionRun:
         words=Words(min_count=1),
         augment=Augment(flip="random"),
         optim=Optim(name="muon", lr=6e-3, muon_lr=0.03, schedule="linear"),
-        duration="1500 steps",
+        duration="1200 steps",
         batch=64,
+        in_parallel=0.3,
         evaluate_every="2 epochs",
     )  # fmt: skip
 
@@ -62,7 +63,6 @@ def captioner_scenes_full() -> CaptionRun:
         optim=replace(small.optim, lr=1e-3, muon_lr=0.005, ema=0.9995),
         duration="10 epochs",
         batch=256,
-        in_parallel=0.3,
         label_smoothing=0.1,
         precision="bf16",
         compile=True,
