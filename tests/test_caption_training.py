@@ -41,7 +41,7 @@ def tiny(name: str = "captioner_scenes", **changes) -> CaptionRun:
         "data": CaptionData(size=(side, side), scenes=SCENES),
         "words": replace(run.words, min_count=1),
         "batch": 8, "duration": "2 steps", "evaluate_every": "0 steps", "compile": False, "graphs": False,
-        "device": "cpu", "start": None,
+        "device": "cpu", "start": None, "in_parallel": 0.0,
     }  # fmt: skip
     return replace(run, **small | changes)
 

@@ -158,8 +158,8 @@ class Critical:
     only_better: bool = False
     """Leave alone what scores below the others, instead of making it less likely: that can go on for ever."""
     teacher: float = 0.0
-    """Weight, 0…1, of people's captions beside the reward, as in the first stage: so that what is rarely drawn stays
-    rare."""
+    """Weight, 0…1, of reading people's captions beside the reward, as in the first stage: so that what is rarely drawn
+    stays rare."""
     augment: Augment = field(default_factory=Augment)
     """What happens to the images first."""
     evaluate_every: str = "1 epochs"
