@@ -74,12 +74,12 @@ def evaluate_captions(asked: Evaluate, model: Captioner, tokenizer: CaptionToken
     training = [caption for captions in splits.train.captions for caption in captions]
     found = controls(candidates, references, blank=blank.caption, training=training)
     figures, failed = summary(found, blank.caption), None
-    if official:
-        try:
-            with _progress(" and ".join(official).upper(), None):  # their programs don't say how far they are
-                figures |= jars.official(candidates, references, official)
-        except ValueError as error:
-            failed = error  # told after the figures that there are
+    try:
+        for name in official:
+            with _progress(name.upper(), None):  # its program doesn't say how far it is
+                figures |= jars.official(candidates, references, [name])
+    except ValueError as error:
+        failed = error  # told after the figures that there are
     if isinstance(part, SceneSet):
         figures |= exactness(part, said) | pointing_figures(speaker, part, _others(asked, splits))
         del figures["pointing_by"]
