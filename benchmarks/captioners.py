@@ -23,8 +23,8 @@ from report import keep
 from pellucid.cli import main as pellucid
 from pellucid.cli.train import train_run
 from pellucid.recipes import RECIPES, recipe
-from pellucid.train.config import CaptionRun
-from pellucid.train.distributed import pick_device
+from pellucid.training.config import CaptionerRun
+from pellucid.training.distributed import pick_device
 
 FIGURES = ("cider_d", "bleu4", "different")
 OF_SCENES = (
@@ -32,7 +32,7 @@ OF_SCENES = (
 )  # fmt: skip
 
 
-def figures(run: CaptionRun, folder: Path, split: str, beam: int) -> dict[str, Any]:
+def figures(run: CaptionerRun, folder: Path, split: str, beam: int) -> dict[str, Any]:
     """What `pellucid evaluate` says of the run in the folder."""
     said = io.StringIO()
     words = ["evaluate", str(folder), "--data", run.data.name, "--split", split, "--beam", str(beam), "--json"]
@@ -57,8 +57,8 @@ def main() -> None:
     parser.add_argument("--split", choices=["test", "validation"], default="test")
     parser.add_argument("--beam", type=int, default=5)
     asked, changes = parser.parse_known_args()
-    base = tyro.cli(CaptionRun, default=recipe(asked.recipe), args=changes)
-    assert isinstance(base, CaptionRun)
+    base = tyro.cli(CaptionerRun, default=recipe(asked.recipe), args=changes)
+    assert isinstance(base, CaptionerRun)
     torch.set_float32_matmul_precision("high")
     device = pick_device(base.device)
     rows, found = [], []

@@ -19,13 +19,13 @@ from pellucid.data.caption_sources import CaptionData, load_captions
 from pellucid.data.scenes import SceneSet
 from pellucid.data.sources import DataConfig, load
 from pellucid.data.tokenizer import CaptionTokenizer
-from pellucid.evaluate.pointing import aligned, pointing
+from pellucid.evaluation.pointing import aligned, pointing
 from pellucid.explain.faithfulness import Faithfulness, Fill, Interval, bootstrap, faithfulness
 from pellucid.explain.maps import METHODS, evaluating, pixels_of
 from pellucid.explain.words import WordLook
 from pellucid.hub import loading
 from pellucid.models import Captioner
-from pellucid.train.distributed import pick_device
+from pellucid.training.distributed import pick_device
 
 FILLS: tuple[Fill, ...] = ("blur", "mean")
 WORDS: dict[str, Callable[[WordLook, int], Tensor]] = {

@@ -21,12 +21,12 @@ from report import keep
 from pellucid.data.loader import Order
 from pellucid.models import ViT
 from pellucid.recipes import RECIPES, recipe
-from pellucid.train import Engine, Run
-from pellucid.train.classify import Classification, resolved
-from pellucid.train.distributed import Processes, pick_device
+from pellucid.training import ClassifierRun, Engine
+from pellucid.training.classify import Classification, resolved
+from pellucid.training.distributed import Processes, pick_device
 
 
-def begun_again(task: Classification, run: Run) -> Classification:
+def begun_again(task: Classification, run: ClassifierRun) -> Classification:
     """The same task from the weights and in the order of another seed; what was compiled for it stays."""
     torch.manual_seed(run.seed)
     task.model.load_state_dict(ViT(run.model).state_dict())
@@ -43,8 +43,8 @@ def main() -> None:
     parser.add_argument("--first", type=int, default=0, help="the first seed")
     parser.add_argument("--save", type=Path, help="folder for the first seed's weights")
     asked, changes = parser.parse_known_args()
-    run = tyro.cli(Run, default=recipe(asked.recipe), args=changes)
-    assert isinstance(run, Run)
+    run = tyro.cli(ClassifierRun, default=recipe(asked.recipe), args=changes)
+    assert isinstance(run, ClassifierRun)
     torch.set_float32_matmul_precision("high")
     device = pick_device(run.device)
     run, splits = resolved(run)

@@ -23,10 +23,10 @@ from pellucid.data.augment import Augment
 from pellucid.data.images import ImageSet
 from pellucid.data.sources import Splits
 from pellucid.models import ViT, ViTConfig
-from pellucid.train import Engine, Optim, Run
-from pellucid.train.classify import Classification
-from pellucid.train.distributed import Processes
-from pellucid.train.memory import keep_freed_memory
+from pellucid.training import ClassifierRun, Engine, Optim
+from pellucid.training.classify import Classification
+from pellucid.training.distributed import Processes
+from pellucid.training.memory import keep_freed_memory
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 SIZES = {"0.26 M": (64, 5, 4), "9.5 M": (256, 12, 8)}  # width, depth, heads
@@ -61,7 +61,7 @@ class Repeated:
 def ours(size: str, mode: str, images: Tensor, labels: Tensor) -> Callable[[], Any]:
     width, depth, heads = SIZES[size]
     model = ViT(ViTConfig(width=width, depth=depth, heads=heads)).to(DEVICE)
-    run = Run(batch=len(images), compile=mode != "eager", graphs=mode == "graphs", optim=Optim(warmup=0.0))
+    run = ClassifierRun(batch=len(images), compile=mode != "eager", graphs=mode == "graphs", optim=Optim(warmup=0.0))
     engine = Engine(Repeated(model, images, labels), run, DEVICE)
     engine._warm_up(0)
     return lambda: engine._step(0, 100, [(images, labels)])
@@ -178,7 +178,7 @@ def data_path(size: str, rounds: int, budget: float) -> list[str]:
     model = ViTConfig(width=width, depth=depth, heads=heads, mean=(0.5,) * 3, std=(0.25,) * 3)
     fast = {"compile": True, "graphs": True, "precision": "bf16"} if DEVICE.type == "cuda" else {}
     augment = Augment(flip="random", crop=4, cutmix=1.0)
-    run = Run(model=model, batch=batch, augment=augment, optim=Optim(warmup=0.0), **fast)
+    run = ClassifierRun(model=model, batch=batch, augment=augment, optim=Optim(warmup=0.0), **fast)
     task = Classification(run, Splits(images), DEVICE, Processes())
     real = Engine(task, run, DEVICE)
     real._warm_up(0)

@@ -17,10 +17,10 @@ import torch
 from PIL import Image
 
 from pellucid.data.images import decode
-from pellucid.evaluate.speech import describe
+from pellucid.evaluation.speech import describe
 from pellucid.hub import load_captioner
 from pellucid.hub.loading import normalisation
-from pellucid.show.captions import Example, examples_figure
+from pellucid.views.captions import Example, examples_figure
 
 SKIMAGE = Path(skimage.__file__).parent / "data"
 SKLEARN = Path(sklearn.__file__).parent / "datasets" / "images"

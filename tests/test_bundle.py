@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from pellucid.explain.trace import Layer, Map, Tokens, Trace
-from pellucid.show.bundle import from_bytes, load_trace, save_trace, to_bytes
+from pellucid.views.bundle import from_bytes, load_trace, save_trace, to_bytes
 
 WORDS = (("a", -0.5), ("dög", -1.25))
 

@@ -18,22 +18,22 @@ from pellucid.data.caption_sources import CaptionData
 from pellucid.data.loader import Share
 from pellucid.data.scenes import SceneConfig
 from pellucid.data.tokenizer import BACKWARD, END, PAD, START, UNKNOWN, CaptionTokenizer
-from pellucid.evaluate.captions import cider_d
+from pellucid.evaluation.captions import cider_d
 from pellucid.hub import load_captioner
 from pellucid.models import ViT
 from pellucid.recipes import RECIPES, recipe
-from pellucid.train import Engine
-from pellucid.train.caption import Captioning, SelfCritical, backwards, resolved
-from pellucid.train.config import CaptionRun, Critical
-from pellucid.train.distributed import Processes
-from pellucid.train.reward import Reward
+from pellucid.training import Engine
+from pellucid.training.caption import Captioning, SelfCritical, backwards, resolved
+from pellucid.training.config import CaptionerRun, Critical
+from pellucid.training.distributed import Processes
+from pellucid.training.reward import Reward
 
 SCENES = SceneConfig(train=32, validation=6, test=6)
 
 
-def tiny(name: str = "captioner_scenes", **changes) -> CaptionRun:
+def tiny(name: str = "captioner_scenes", **changes) -> CaptionerRun:
     run = recipe(name)
-    assert isinstance(run, CaptionRun)
+    assert isinstance(run, CaptionerRun)
     encoder = replace(run.model.encoder, width=16, depth=2, heads=2, hidden=None)
     side = 8 * encoder.patch[0]
     small = {
@@ -46,7 +46,7 @@ def tiny(name: str = "captioner_scenes", **changes) -> CaptionRun:
     return replace(run, **small | changes)
 
 
-def made(run: CaptionRun, kind: type[Captioning] = Captioning) -> Captioning:
+def made(run: CaptionerRun, kind: type[Captioning] = Captioning) -> Captioning:
     found, splits, tokenizer = resolved(run)
     return kind(found, splits, tokenizer, CPU, Processes())
 
@@ -254,7 +254,7 @@ def test_two_halves_of_a_batch_have_the_mean_of_the_losses_of_the_whole():
 )
 def test_what_makes_no_sense_gets_a_sentence(wrong, sentence):
     with pytest.raises(ValueError, match=sentence):
-        CaptionRun(**{k: Critical(**v) if k == "critical" else v for k, v in wrong.items()})
+        CaptionerRun(**{k: Critical(**v) if k == "critical" else v for k, v in wrong.items()})
 
 
 def test_the_encoder_starts_from_a_trained_vision_transformer(tmp_path):

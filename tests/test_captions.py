@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from pellucid.evaluate import captions
-from pellucid.evaluate.ptb import DROPPED, words
+from pellucid.evaluation import captions
+from pellucid.evaluation.ptb import DROPPED, words
 
 ALPHABET = ["a", "man", "rides", "brown", "dog", "the", "on", "beach"]
 

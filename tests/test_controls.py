@@ -7,10 +7,10 @@ import subprocess
 import numpy as np
 import pytest
 
-from pellucid.evaluate import captions, jars
-from pellucid.evaluate.captions import References, score
-from pellucid.evaluate.controls import best_fixed, bootstrap, controls, derangement, people
-from pellucid.evaluate.ptb import words
+from pellucid.evaluation import captions, jars
+from pellucid.evaluation.captions import References, score
+from pellucid.evaluation.controls import best_fixed, bootstrap, controls, derangement, people
+from pellucid.evaluation.ptb import words
 
 ALPHABET = ["a", "man", "rides", "brown", "dog", "the", "on", "beach", "two", "a"]
 

@@ -16,10 +16,10 @@ from pellucid.layers import EncoderBlock, watch
 from pellucid.models import ViT, ViTConfig
 from pellucid.ops import attend
 from pellucid.recipes import recipe
-from pellucid.train import Engine, Optim, Run, RunFolder, classify
-from pellucid.train.caption import Captioning, SelfCritical, resolved
-from pellucid.train.config import Critical
-from pellucid.train.distributed import Processes
+from pellucid.training import ClassifierRun, Engine, Optim, RunFolder, classify
+from pellucid.training.caption import Captioning, SelfCritical, resolved
+from pellucid.training.config import Critical
+from pellucid.training.distributed import Processes
 
 if not torch.cuda.is_available():
     pytest.skip("needs a CUDA device", allow_module_level=True)
@@ -145,7 +145,7 @@ def test_a_captured_step_trains_as_an_eager_one():
             def logged(self, lines, kind=kind):
                 losses.setdefault(kind, []).extend(line["loss"] for line in lines if "loss" in line)
 
-        run = Run(batch=32, duration="40 steps", optim=optim, graphs=kind == "graphs")
+        run = ClassifierRun(batch=32, duration="40 steps", optim=optim, graphs=kind == "graphs")
         Engine(Repeated(), run, torch.device("cuda"), observer=Heard()).fit()
     assert abs(losses["eager"][0] - losses["graphs"][0]) < 0.02
     assert losses["eager"][-1] < 0.5 * losses["eager"][0]

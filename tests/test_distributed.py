@@ -13,8 +13,8 @@ from trainings import TINY, log, losses, steps_logged, tensors, together, traine
 
 from pellucid.hub import load
 from pellucid.hub.parts import read_under
-from pellucid.train.checkpoint import read_facts
-from pellucid.train.classify import equally_often
+from pellucid.training.checkpoint import read_facts
+from pellucid.training.classify import equally_often
 
 # Crops, cutmix, Muon, clipping, accumulation and the average; no dropout, which each process draws for itself.
 EXTRA = "--augment.cutmix 1.0 --optim.ema 0.9 --optim.clip 1.0 --accumulate 2 --duration '20 steps'"

@@ -12,10 +12,10 @@ from torch.testing import assert_close
 from pellucid.config import to_json
 from pellucid.data import DataConfig, ImageSet
 from pellucid.data.augment import Normalise
-from pellucid.evaluate.accuracy import Classification, classification
+from pellucid.evaluation.accuracy import Classification, classification
 from pellucid.hub import loading as hub
 from pellucid.models import ViT, ViTConfig
-from pellucid.train import Run
+from pellucid.training import ClassifierRun
 
 CONFIG = ViTConfig(
     classes=3,
@@ -104,7 +104,7 @@ def test_classification_of_images_one_at_a_time():
 def run_folder(path, *, best=None, last=None, config=CONFIG):
     """What training leaves: `best` and `last` are tensors by name."""
     (path / "checkpoints").mkdir(parents=True)
-    run = Run(recipe="vit_digits", model=config, data=DataConfig("digits"))
+    run = ClassifierRun(recipe="vit_digits", model=config, data=DataConfig("digits"))
     (path / "config.json").write_text(json.dumps(to_json(run)))
     for which, tensors in (("best", best), ("last", last)):
         if tensors is not None:

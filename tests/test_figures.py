@@ -16,13 +16,13 @@ from pellucid.explain.faithfulness import Faithfulness, areas_under
 from pellucid.explain.timelapse import Moment
 from pellucid.explain.trace import Layer, Map, Tokens, Trace
 from pellucid.ops import masks
-from pellucid.show import draw
-from pellucid.show.bundle import load_trace, save_trace
-from pellucid.show.colours import Scale, over, pixels
-from pellucid.show.figures import attention_figure, mask_figure, save
-from pellucid.show.graph import Nodes, graph_figure, heaviest
-from pellucid.show.maps import RESCALED, Panel, grid_figure, maps_figure, methods_figure
-from pellucid.show.reports import Measure, faithfulness_figure, head_report_figure
+from pellucid.views import draw
+from pellucid.views.bundle import load_trace, save_trace
+from pellucid.views.colours import Scale, over, pixels
+from pellucid.views.figures import attention_figure, mask_figure, save
+from pellucid.views.graph import Nodes, graph_figure, heaviest
+from pellucid.views.maps import RESCALED, Panel, grid_figure, maps_figure, methods_figure
+from pellucid.views.reports import Measure, faithfulness_figure, head_report_figure
 
 GRID = (2, 3)
 SAID = ("two", "red", "dogs", "run")

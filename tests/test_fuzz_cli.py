@@ -19,7 +19,7 @@ from pellucid.cli import main
 from pellucid.config import to_json
 from pellucid.data import decode
 from pellucid.models import ViT, ViTConfig
-from pellucid.train import Run
+from pellucid.training import ClassifierRun
 
 CONFIG = ViTConfig(
     classes=2, image=(8, 8), width=8, depth=1, heads=1, labels=("cat", "dog"), mean=(0.5,) * 3, std=(0.3,) * 3
@@ -181,7 +181,7 @@ def test_a_checkpoint_with_a_missing_key(words, world, refused):
 def test_a_runs_checkpoint_with_a_missing_key(world, refused):
     run = world / "here" / "run"
     (run / "checkpoints").mkdir(parents=True)
-    (run / "config.json").write_text(json.dumps(to_json(Run(recipe="vit_digits", model=CONFIG))))
+    (run / "config.json").write_text(json.dumps(to_json(ClassifierRun(recipe="vit_digits", model=CONFIG))))
     weights = {f"model.{name}": tensor for name, tensor in ViT(CONFIG).state_dict().items() if name != "head.bias"}
     save_file(weights, run / "checkpoints" / "best.safetensors")
     assert "best.safetensors doesn't fit this ViT: it lacks head.bias" in refused("predict", run, "a.png")
@@ -203,7 +203,7 @@ def test_a_config_with_an_unknown_field(world, refused):
     assert "config width is 'wide'; expected int" in refused("predict", "model", "a.png")
     config.write_text(json.dumps(good)[:40])
     assert "config.json is not JSON" in refused("predict", "model", "a.png")
-    run = to_json(replace(Run(recipe="vit_digits"), model=CONFIG))
+    run = to_json(replace(ClassifierRun(recipe="vit_digits"), model=CONFIG))
     config.write_text(json.dumps(run | {"optim": run["optim"] | {"speed": 3}}))
     assert "unknown field in the config: optim.speed; Optim has name, lr" in refused(
         "train", "vit_digits", "--resume", "model"

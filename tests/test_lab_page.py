@@ -24,7 +24,7 @@ from pellucid.ops.positions import offset_rotation, sinusoidal
 from pellucid.serve import experiments
 from pellucid.serve.app import create_app
 from pellucid.serve.limits import Limits
-from pellucid.show.page import VIEWER
+from pellucid.views.page import VIEWER
 
 QUICK = ("temperature", "perturbation", "masks", "sinusoids", "shapes", "multihead", "padding", "graph")
 UNLABELLED = """[...document.querySelectorAll("main :is(img, canvas, button, select, input)")].filter((e) =>

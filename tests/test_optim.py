@@ -7,9 +7,9 @@ import torch
 from torch import nn
 
 from pellucid.models import Captioner, CaptionerConfig, ViT, ViTConfig
-from pellucid.train import Optim
-from pellucid.train.muon import Muon, orthogonalised
-from pellucid.train.optim import make_optimizers, schedule, set_rate
+from pellucid.training import Optim
+from pellucid.training.muon import Muon, orthogonalised
+from pellucid.training.optim import make_optimizers, schedule, set_rate
 
 
 def vit(**changes) -> ViT:

@@ -30,9 +30,9 @@ from trainings import (
 
 from pellucid.cli import main
 from pellucid.data import DataConfig, load
-from pellucid.train.checkpoint import read_facts
-from pellucid.train.config import Plan
-from pellucid.train.folder import RunFolder
+from pellucid.training.checkpoint import read_facts
+from pellucid.training.config import Plan
+from pellucid.training.folder import RunFolder
 
 STEPS = 60
 OPTIONS = [*TINY, *WILD, "--duration", f"{STEPS} steps", "--checkpoint-every", "2 steps"]
@@ -303,7 +303,7 @@ DAMAGES = {
     ),
     "field": (
         lambda folder: change(folder / "config.json", colour="red"),
-        "config.json: unknown field in the config: colour; Run has",
+        "config.json: unknown field in the config: colour; ClassifierRun has",
     ),
     "value": (
         lambda folder: change(folder / "config.json", batch="many"),

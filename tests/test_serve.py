@@ -33,9 +33,9 @@ from pellucid.serve.problems import UNEXPECTED
 from pellucid.serve.runs import Log, Runs
 from pellucid.serve.served import Classifier, Speaker
 from pellucid.serve.worker import Worker
-from pellucid.show.bundle import from_bytes
-from pellucid.train import Run, RunFolder
-from pellucid.train.checkpoint import save
+from pellucid.training import ClassifierRun, RunFolder
+from pellucid.training.checkpoint import save
+from pellucid.views.bundle import from_bytes
 
 OURS = {"Host": "127.0.0.1:8000"}
 CHECKS = [
@@ -355,7 +355,7 @@ def test_a_picture_through_the_checkpoints(client, runs):
 
 def test_a_checkpoint_with_an_average_and_a_damaged_one(models, tmp_path):
     """The average is what is looked at; weights that are no weights are a sentence."""
-    run = Run(model=LOOKS)
+    run = ClassifierRun(model=LOOKS)
     folder = RunFolder(tmp_path / "averaged")
     folder.create(run)
     plain, average = (ViT(LOOKS).state_dict() for _ in range(2))

@@ -13,8 +13,8 @@ from serving import Serving, serving
 
 from pellucid.models import ViT, ViTConfig
 from pellucid.serve.samples import DRAWINGS
-from pellucid.train import Run, RunFolder
-from pellucid.train.checkpoint import save
+from pellucid.training import ClassifierRun, RunFolder
+from pellucid.training.checkpoint import save
 
 DIGITS = tuple(map(str, range(10)))
 READS = ViTConfig(
@@ -43,7 +43,7 @@ def runs(tmp_path_factory) -> Path:
     with (run / "log.jsonl").open("a") as file:
         file.write(evaluated(50, 0.5) + evaluated(100, 0.75))
     kept = RunFolder(folder / "kept")
-    kept.create(Run(recipe="vit_digits", model=READS))
+    kept.create(ClassifierRun(recipe="vit_digits", model=READS))
     for step, name in ((20, "best"), (40, "last")):
         tensors = {f"model.{key}": tensor for key, tensor in ViT(READS).state_dict().items()}
         save(kept.checkpoints / f"{name}.safetensors", tensors, {"step": step})

@@ -14,7 +14,7 @@ from pellucid.cli.evaluate_captions import Speaker, scene_figures
 from pellucid.data.augment import normalised
 from pellucid.data.images import decode
 from pellucid.data.scenes import SceneConfig, make_scenes
-from pellucid.evaluate.speech import blank_picture, describe
+from pellucid.evaluation.speech import blank_picture, describe
 from pellucid.hub import load, load_captioner, shipped
 from pellucid.hub.loading import SHIPPED, normalisation
 

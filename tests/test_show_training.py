@@ -10,8 +10,8 @@ from matplotlib.collections import QuadMesh
 from matplotlib.colors import to_hex
 from PIL import Image
 
-from pellucid.show.figures import save
-from pellucid.show.training import (
+from pellucid.views.figures import save
+from pellucid.views.training import (
     LINES,
     History,
     Point,

@@ -8,11 +8,11 @@ from torch.testing import assert_close
 from pellucid.data.augment import normalised
 from pellucid.data.images import ImageSet
 from pellucid.data.tokenizer import END, START, CaptionTokenizer
-from pellucid.evaluate.pointing import aligned, pointing, pointing_at, read_along, rollout
-from pellucid.evaluate.speech import blank_picture, captions_of, describe
+from pellucid.evaluation.pointing import aligned, pointing, pointing_at, read_along, rollout
+from pellucid.evaluation.speech import blank_picture, captions_of, describe
 from pellucid.layers import watch
 from pellucid.models import Captioner, CaptionerConfig
-from pellucid.show.captions import caption_figure
+from pellucid.views.captions import caption_figure
 
 
 @pytest.fixture(scope="module")

@@ -27,9 +27,9 @@ from pellucid.data.sources import Splits
 from pellucid.models import ViTConfig
 from pellucid.recipes import RECIPES, recipe
 from pellucid.recipes.reverse import Reversing
-from pellucid.train import Duration, Engine, Optim, Run, RunFolder, Training
-from pellucid.train.classify import Classification, resolved
-from pellucid.train.distributed import Processes, pick_device
+from pellucid.training import ClassifierRun, Duration, Engine, Optim, Run, RunFolder
+from pellucid.training.classify import Classification, resolved
+from pellucid.training.distributed import Processes, pick_device
 
 CPU = torch.device("cpu")
 
@@ -40,7 +40,7 @@ class Lines:
     unit, score = "points", "right"
     epoch_size = 40
 
-    def __init__(self, run: Training):
+    def __init__(self, run: Run):
         generator = torch.Generator().manual_seed(1)
         self.points = torch.randn(run.batch, 2, generator=generator, dtype=torch.float64)
         self.labels = (self.points.sum(1) > 0).long()
@@ -73,16 +73,16 @@ class Heard:
         self.lines += lines
 
 
-def fitted(run: Training, **options) -> tuple[Lines, Heard, Engine]:
+def fitted(run: Run, **options) -> tuple[Lines, Heard, Engine]:
     task, heard = Lines(run), Heard()
     engine = Engine(task, run, CPU, observer=heard, **options)
     engine.fit()
     return task, heard, engine
 
 
-def plain(**changes) -> Training:
+def plain(**changes) -> Run:
     optim = Optim(name="sgd", lr=0.5, momentum=0.0, weight_decay=0.0, schedule="constant", warmup=0.0)
-    return replace(Training(optim=optim, duration="6 steps", batch=8, evaluate_every="0 steps"), **changes)
+    return replace(Run(optim=optim, duration="6 steps", batch=8, evaluate_every="0 steps"), **changes)
 
 
 def by_hand(steps: int = 6, lr: float = 0.5, clip: float = math.inf) -> tuple[list[float], list[Tensor]]:
@@ -222,7 +222,7 @@ def test_a_recipe_survives_its_file(name):
 )
 def test_what_makes_no_sense_gets_a_sentence(wrong, sentence):
     with pytest.raises(ValueError, match=sentence):
-        Run(**wrong)
+        ClassifierRun(**wrong)
 
 
 def test_durations():
@@ -258,7 +258,7 @@ def random_splits(_: DataConfig) -> Splits:
     return Splits(some(24), some(10), some(10))
 
 
-def tiny(run: Run, **changes) -> Run:
+def tiny(run: ClassifierRun, **changes) -> ClassifierRun:
     model = replace(run.model, width=16, depth=2, heads=2, hidden=None)
     small = {"model": model, "batch": 8, "duration": "2 steps", "compile": False, "graphs": False, "device": "cpu"}
     return replace(run, **small | changes)
@@ -267,7 +267,7 @@ def tiny(run: Run, **changes) -> Run:
 @pytest.mark.parametrize("name", [name for name in RECIPES if name.startswith("vit")])
 def test_every_recipe_takes_two_steps(name, monkeypatch):
     """With its own stem, augmentation, optimizer, precision and smoothing; only small."""
-    monkeypatch.setattr("pellucid.train.classify.load", random_splits)
+    monkeypatch.setattr("pellucid.training.classify.load", random_splits)
     run, splits = resolved(tiny(recipe(name)))
     heard = Heard()
     task = Classification(run, splits, CPU, Processes())
@@ -281,7 +281,7 @@ def test_every_recipe_takes_two_steps(name, monkeypatch):
 
 
 def test_reversing_takes_two_steps():
-    run = Training(duration="2 steps", batch=4, optim=Optim(lr=1e-3))
+    run = Run(duration="2 steps", batch=4, optim=Optim(lr=1e-3))
     result = Engine(Reversing(run, test_sequences=3), run, CPU).fit()
     assert set(result.figures) == {"exact"}
 
@@ -365,8 +365,8 @@ def test_label_smoothing(monkeypatch):
     logits = torch.randn(8, 10, dtype=torch.float64).float()
     labels, others, weight = torch.arange(8), torch.arange(8).flip(0), torch.rand(8)
     images = torch.zeros(8, 3, 32, 32)
-    monkeypatch.setattr("pellucid.train.classify.load", random_splits)
-    monkeypatch.setattr("pellucid.train.classify.augment", lambda *_, **__: (images, labels, others, weight))
+    monkeypatch.setattr("pellucid.training.classify.load", random_splits)
+    monkeypatch.setattr("pellucid.training.classify.augment", lambda *_, **__: (images, labels, others, weight))
     base = tiny(recipe("vit_cifar10_fast"), label_smoothing=0.2, precision="float32")
     run, splits = resolved(base)
     task = Classification(run, splits, CPU, Processes())
@@ -383,7 +383,7 @@ def test_label_smoothing(monkeypatch):
 
 
 def test_what_a_run_is_evaluated_on(monkeypatch):
-    monkeypatch.setattr("pellucid.train.classify.load", random_splits)
+    monkeypatch.setattr("pellucid.training.classify.load", random_splits)
     run, splits = resolved(tiny(recipe("vit_64x5")))
     assert Classification(run, splits, CPU, Processes()).held_out is splits.validation
     assert Classification(replace(run, evaluate_on="test"), splits, CPU, Processes()).held_out is splits.test
@@ -394,8 +394,8 @@ def test_what_a_run_is_evaluated_on(monkeypatch):
 
 
 def test_the_data_sets_what_only_it_knows(monkeypatch):
-    monkeypatch.setattr("pellucid.train.classify.load", random_splits)
-    run, splits = resolved(Run(model=ViTConfig(mean=(0.1, 0.2, 0.3), std=(0.2, 0.2, 0.2))))
+    monkeypatch.setattr("pellucid.training.classify.load", random_splits)
+    run, splits = resolved(ClassifierRun(model=ViTConfig(mean=(0.1, 0.2, 0.3), std=(0.2, 0.2, 0.2))))
     assert (run.model.classes, run.model.channels, run.model.image) == (10, 3, (32, 32))
     assert run.model.labels == splits.train.classes
     assert run.model.mean == (0.1, 0.2, 0.3)
@@ -444,7 +444,7 @@ def test_a_bar_on_a_terminal(monkeypatch):
 
 FAULTS = """
 import resource, sys, torch
-from pellucid.train.memory import keep_freed_memory
+from pellucid.training.memory import keep_freed_memory
 assert sys.argv[1] == "no" or keep_freed_memory()
 def faults():
     return resource.getrusage(resource.RUSAGE_SELF).ru_minflt

@@ -18,8 +18,8 @@ from pellucid.explain.heads import head_report
 from pellucid.explain.trace import trace
 from pellucid.hub.loading import load
 from pellucid.models import ViT, ViTConfig
-from pellucid.show.bundle import from_bytes, load_trace
-from pellucid.train.history import checkpoints_of, model_at
+from pellucid.training.history import checkpoints_of, model_at
+from pellucid.views.bundle import from_bytes, load_trace
 
 LABELS = ("cat", "dog", "bird")
 CONFIG = ViTConfig(classes=3, image=(8, 12), width=16, depth=2, heads=2, labels=LABELS, mean=(0.5,) * 3, std=(0.3,) * 3)

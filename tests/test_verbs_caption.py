@@ -19,8 +19,8 @@ from pellucid.data.caption_sources import CaptionData
 from pellucid.data.captions import CaptionSplits
 from pellucid.data.scenes import SceneConfig, make_scenes
 from pellucid.data.tokenizer import CaptionTokenizer
-from pellucid.evaluate.captions import METRICS, score
-from pellucid.evaluate.pointing import pointing_at
+from pellucid.evaluation.captions import METRICS, score
+from pellucid.evaluation.pointing import pointing_at
 from pellucid.models import Captioner, CaptionerConfig, ViT, ViTConfig
 
 OTHERS = ("a brown dog is running", "cats on the sofa", "green grass", "one cat lies on the grass", "some birds")

@@ -17,10 +17,10 @@ from pellucid.cli.evaluate import figures, relabelled
 from pellucid.config import to_json
 from pellucid.data import DataConfig, ImageSet, decode, load
 from pellucid.data.augment import normalised
-from pellucid.evaluate.accuracy import Classification
+from pellucid.evaluation.accuracy import Classification
 from pellucid.hub.loading import normalisation
 from pellucid.models import ViT, ViTConfig
-from pellucid.train import Run
+from pellucid.training import ClassifierRun
 
 CONFIG = ViTConfig(
     classes=3,
@@ -174,7 +174,9 @@ def test_a_runs_validation_images_are_those_it_held_out(tmp_path, capsys):
     model, folder = ViT(config), tmp_path / "run"
     (folder / "checkpoints").mkdir(parents=True)
     data = DataConfig("digits", held_out=100)
-    (folder / "config.json").write_text(json.dumps(to_json(Run(recipe="vit_digits", model=config, data=data))))
+    (folder / "config.json").write_text(
+        json.dumps(to_json(ClassifierRun(recipe="vit_digits", model=config, data=data)))
+    )
     tensors = {f"model.{name}": tensor for name, tensor in model.state_dict().items()}
     save_file(tensors, folder / "checkpoints" / "best.safetensors")
     counts = {
@@ -258,7 +260,7 @@ def logged(path, lines, end="", duration=None):
     path.mkdir(parents=True)
     (path / "log.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines) + end)
     if duration is not None:
-        (path / "config.json").write_text(json.dumps(to_json(Run(recipe="vit_digits", duration=duration))))
+        (path / "config.json").write_text(json.dumps(to_json(ClassifierRun(recipe="vit_digits", duration=duration))))
     return path
 
 

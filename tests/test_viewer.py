@@ -22,8 +22,8 @@ from pellucid.data.scenes import SceneConfig, make_scenes
 from pellucid.explain.trace import Layer, Map, Tokens, Trace, trace, trace_caption
 from pellucid.hub import load, load_captioner
 from pellucid.ops.exact import weight_rows
-from pellucid.show.bundle import from_bytes, save_trace, to_bytes
-from pellucid.show.page import VIEWER, Section, page, to_html, viewer_code
+from pellucid.views.bundle import from_bytes, save_trace, to_bytes
+from pellucid.views.page import VIEWER, Section, page, to_html, viewer_code
 
 SAMPLES = Path(pellucid.__file__).parent / "cli" / "samples"
 INDEX = """<!doctype html><html lang="en"><head><meta charset="utf-8"><title>a trace</title>
@@ -280,7 +280,7 @@ def test_notebook_exported_with_no_network(visit, ship, tmp_path):
     nbclient, nbconvert, nbformat = (pytest.importorskip(name) for name in ("nbclient", "nbconvert", "nbformat"))
     pytest.importorskip("anywidget")
     save_trace(ship, tmp_path / "ship.pellucid")
-    source = "import pellucid\nfrom pellucid.show.bundle import load_trace\npellucid.show(load_trace('ship.pellucid'))"
+    source = "import pellucid\nfrom pellucid.views.bundle import load_trace\npellucid.show(load_trace('ship.pellucid'))"
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(source, id="only")])
     nbclient.NotebookClient(notebook, timeout=120, resources={"metadata": {"path": str(tmp_path)}}).execute()
     widget = notebook.cells[0].outputs[0].data["application/vnd.jupyter.widget-view+json"]["model_id"]

@@ -179,7 +179,7 @@ def _counted(count: int, act):
 
 
 def _die_in_half_a_checkpoint(count: int) -> None:
-    import pellucid.train.checkpoint as room
+    import pellucid.training.checkpoint as room
 
     def act(write, path, *what):
         """Under the name that safetensors gives it until it is whole, and under ours."""
@@ -204,7 +204,7 @@ def _die_after_replacing(count: int) -> None:
 
 
 def _die_in_half_a_line(count: int) -> None:
-    from pellucid.train.folder import LOG, RunFolder
+    from pellucid.training.folder import LOG, RunFolder
 
     def act(_, folder, lines):
         with (folder.path / LOG).open("a") as file:
@@ -215,7 +215,7 @@ def _die_in_half_a_line(count: int) -> None:
 
 
 def _end_after_saving(step: int) -> None:
-    from pellucid.train.checkpoint import Checkpoints
+    from pellucid.training.checkpoint import Checkpoints
 
     save = Checkpoints.save_last
 
@@ -232,7 +232,7 @@ def _hang_at(step: int) -> None:
 
 
 def _before_step(step: int, act) -> None:
-    from pellucid.train.engine import Engine
+    from pellucid.training.engine import Engine
 
     take = Engine._step
 
@@ -259,21 +259,21 @@ def _no_space_to_replace(count: int) -> None:
 
 
 def _no_space_to_log(count: int) -> None:
-    from pellucid.train.folder import RunFolder
+    from pellucid.training.folder import RunFolder
 
     RunFolder.log = _counted(count, _raising(NO_SPACE))(RunFolder.log)
 
 
 def _no_space_to_save(count: int) -> None:
     """As safetensors says it."""
-    import pellucid.train.checkpoint as room
+    import pellucid.training.checkpoint as room
 
     error = SafetensorError("I/O error: No space left on device (os error 28)")
     room.write_weights = _counted(count, _raising(error))(room.write_weights)
 
 
 def _nan(step: int) -> None:
-    from pellucid.train.classify import Classification
+    from pellucid.training.classify import Classification
 
     loss = Classification.loss
 
@@ -286,7 +286,7 @@ def _nan(step: int) -> None:
 
 def _broken_weights(step: int) -> None:
     """The step's own loss is still fine."""
-    from pellucid.train.engine import Engine
+    from pellucid.training.engine import Engine
 
     take = Engine._step
 

@@ -15,7 +15,7 @@ from torch import Tensor
 from pellucid.cli.caption import pictures
 from pellucid.cli.verbs import Attend
 from pellucid.data.images import ImageSet, decode
-from pellucid.evaluate.speech import describe
+from pellucid.evaluation.speech import describe
 from pellucid.explain.faithfulness import Faithfulness, faithfulness
 from pellucid.explain.heads import Health, caption_health
 from pellucid.explain.maps import Map, Method
@@ -24,13 +24,13 @@ from pellucid.explain.trace import Trace, trace, trace_caption
 from pellucid.hub.loading import kind_of, load, load_captioner, normalisation
 from pellucid.models.captioner import Captioner
 from pellucid.models.vit import ViT
-from pellucid.show import draw
-from pellucid.show.bundle import SUFFIX, save_trace
-from pellucid.show.figures import check_path, save
-from pellucid.show.page import to_html
-from pellucid.show.reports import BASELINE, faithfulness_figure
-from pellucid.train.distributed import pick_device
-from pellucid.train.history import checkpoints_of, model_at
+from pellucid.training.distributed import pick_device
+from pellucid.training.history import checkpoints_of, model_at
+from pellucid.views import draw
+from pellucid.views.bundle import SUFFIX, save_trace
+from pellucid.views.figures import check_path, save
+from pellucid.views.page import to_html
+from pellucid.views.reports import BASELINE, faithfulness_figure
 
 PAGES = (".html", ".htm")
 NAMED = 3  # answers that are printed of a picture

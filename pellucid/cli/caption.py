@@ -14,12 +14,12 @@ from torch import Tensor
 
 from pellucid.cli.verbs import Caption
 from pellucid.data.images import SUFFIXES, decode, probe
-from pellucid.evaluate.speech import Said, describe
+from pellucid.evaluation.speech import Said, describe
 from pellucid.hub.loading import load_captioner, normalisation
 from pellucid.models.captioner import Captioner
-from pellucid.show.captions import caption_figure
-from pellucid.show.figures import check_path, save
-from pellucid.train.distributed import pick_device
+from pellucid.training.distributed import pick_device
+from pellucid.views.captions import caption_figure
+from pellucid.views.figures import check_path, save
 
 AT_ONCE = 16  # pictures that are captioned together
 SHOWN = 480  # pixels of the longer side of a picture in a figure

@@ -5,10 +5,10 @@ from pathlib import Path
 from typing import Any
 
 from pellucid.cli.verbs import Curves
-from pellucid.show.figures import check_path, save
-from pellucid.show.training import LINES, History, Point, curves_figure
-from pellucid.train.config import Duration
-from pellucid.train.folder import CONFIG, LOG, RunFolder
+from pellucid.training.config import Duration
+from pellucid.training.folder import CONFIG, LOG, RunFolder
+from pellucid.views.figures import check_path, save
+from pellucid.views.training import LINES, History, Point, curves_figure
 
 
 def curves(asked: Curves) -> None:

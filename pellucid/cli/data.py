@@ -23,8 +23,8 @@ from pellucid.data.caption_sources import SCENES, CaptionData, load_captions
 from pellucid.data.inspection import Report, inspect
 from pellucid.data.sources import NAMES, PREFIXES, DataConfig, load, statistics
 from pellucid.recipes import recipe
-from pellucid.show.figures import check_path, save
-from pellucid.show.training import Row, samples_figure, shortened
+from pellucid.views.figures import check_path, save
+from pellucid.views.training import Row, samples_figure, shortened
 
 DRAWS = 3  # of the augmentation, for each image
 COLUMNS = 8

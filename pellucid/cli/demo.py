@@ -20,17 +20,17 @@ from pellucid.data.caption_sources import load_captions
 from pellucid.data.images import decode
 from pellucid.data.scenes import SceneSet
 from pellucid.data.sources import load as images
-from pellucid.evaluate import classification
+from pellucid.evaluation import classification
 from pellucid.explain import Trace, trace, trace_caption
 from pellucid.hub.loading import load, load_captioner, normalisation
 from pellucid.lab.page import to_html as lab_to_html
 from pellucid.recipes.captioner import captioner_scenes
 from pellucid.recipes.reverse import looking_back, reverse, reversed_by, sequences
 from pellucid.recipes.vit import vit_digits
-from pellucid.show.figures import matrices_figure, save
-from pellucid.show.page import Section, to_html
-from pellucid.train import Stopped
-from pellucid.train.distributed import pick_device
+from pellucid.training import Stopped
+from pellucid.training.distributed import pick_device
+from pellucid.views.figures import matrices_figure, save
+from pellucid.views.page import Section, to_html
 
 SHIPPED, SPEAKS = "vit-cifar10", "captioner-flickr8k"
 PHOTOGRAPH = "grace_hopper.jpg"  # comes with matplotlib

@@ -16,15 +16,15 @@ from pellucid.cli.evaluate_captions import evaluate_captions
 from pellucid.cli.verbs import Evaluate
 from pellucid.data.listings import Images, some
 from pellucid.data.sources import DataConfig, load
-from pellucid.evaluate.accuracy import Classification, classification
+from pellucid.evaluation.accuracy import Classification, classification
 from pellucid.hub.loading import kind_of, load_captioner, normalisation
 from pellucid.hub.loading import load as load_model
 from pellucid.models import Captioner, ViT
-from pellucid.show.figures import check_path, save
-from pellucid.show.training import confusion_figure
-from pellucid.train.config import Run
-from pellucid.train.distributed import pick_device
-from pellucid.train.folder import CONFIG, RunFolder
+from pellucid.training.config import ClassifierRun
+from pellucid.training.distributed import pick_device
+from pellucid.training.folder import CONFIG, RunFolder
+from pellucid.views.figures import check_path, save
+from pellucid.views.training import confusion_figure
 
 BATCH = 500
 
@@ -160,7 +160,7 @@ def _held_out(asked: Evaluate) -> int:
     if asked.split == "test" or not (folder / "checkpoints").is_dir() or not (folder / CONFIG).is_file():
         return 0
     run = RunFolder(folder).config()
-    return run.data.held_out if isinstance(run, Run) and run.data.name == asked.data else 0
+    return run.data.held_out if isinstance(run, ClassifierRun) and run.data.name == asked.data else 0
 
 
 def _number(x: float) -> float | None:

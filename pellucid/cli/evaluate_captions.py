@@ -20,16 +20,16 @@ from pellucid.data.caption_sources import CaptionData, load_captions
 from pellucid.data.captions import CaptionSet, CaptionSplits
 from pellucid.data.scenes import SceneSet
 from pellucid.data.tokenizer import CaptionTokenizer
-from pellucid.evaluate import jars
-from pellucid.evaluate.captions import METRICS, References, tokenised
-from pellucid.evaluate.controls import Controls, controls
-from pellucid.evaluate.pointing import Map, Pointing, pointing_at
-from pellucid.evaluate.speech import blank_picture, captions_of, describe
+from pellucid.evaluation import jars
+from pellucid.evaluation.captions import METRICS, References, tokenised
+from pellucid.evaluation.controls import Controls, controls
+from pellucid.evaluation.pointing import Map, Pointing, pointing_at
+from pellucid.evaluation.speech import blank_picture, captions_of, describe
 from pellucid.hub.loading import normalisation
 from pellucid.models.captioner import Captioner
 from pellucid.models.pretrained import CONFIG
-from pellucid.show.captions import Example, examples_figure
-from pellucid.show.figures import check_path, save
+from pellucid.views.captions import Example, examples_figure
+from pellucid.views.figures import check_path, save
 
 BEAM, BATCH, EXAMPLES = 5, 64, 8
 TO_CHOOSE = 1000  # scenes on which the map that points best is chosen

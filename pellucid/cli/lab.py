@@ -16,7 +16,7 @@ from pellucid.cli.verbs import Lab
 from pellucid.lab import EXPERIMENTS, Claim, Experiment, Result, draw, experiment
 from pellucid.lab.ledger import entry, failures, run
 from pellucid.lab.page import check_html, to_html
-from pellucid.show.figures import check_path, save
+from pellucid.views.figures import check_path, save
 
 COLOURS = {"true": "green", "false": "red", "conditional": "yellow"}
 MOST_WORKERS = 4  # each takes about 400 MB

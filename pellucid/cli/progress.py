@@ -9,7 +9,7 @@ from typing import Any, Self
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from pellucid.train import RunFolder
+from pellucid.training import RunFolder
 
 EVERY = 10.0  # seconds between lines where there is no terminal
 

@@ -15,7 +15,7 @@ def serve(asked: Serve) -> None:
     from pellucid.serve.limits import Limits
     from pellucid.serve.served import load_all
     from pellucid.serve.server import bound, run
-    from pellucid.train.distributed import pick_device
+    from pellucid.training.distributed import pick_device
 
     token = asked.token or os.environ.get("PELLUCID_TOKEN") or None
     check_token(token, asked.host)

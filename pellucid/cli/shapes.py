@@ -5,7 +5,7 @@ import torch
 from pellucid.cli.verbs import Shapes
 from pellucid.layers import MultiHeadAttention, watch
 from pellucid.ops import masks
-from pellucid.show.figures import attention_figure, check_path, save
+from pellucid.views.figures import attention_figure, check_path, save
 
 MOST_TOKENS = 1024  # a cell of the matrix would be smaller than a pixel
 

@@ -19,14 +19,14 @@ from pellucid.cli.verbs import Train
 from pellucid.data.tokenizer import CaptionTokenizer
 from pellucid.hub.loading import SECOND_STAGE, TOKENIZER, fill_from_run
 from pellucid.recipes import recipe
-from pellucid.show.figures import save
-from pellucid.show.training import curves_figure
-from pellucid.train import Engine, Result, Run, RunFolder, Stopped, Training, caption
-from pellucid.train.classify import Classification, resolved
-from pellucid.train.config import CaptionRun
-from pellucid.train.distributed import Processes, joined, pick_device
-from pellucid.train.folder import CONFIG
-from pellucid.train.task import Task
+from pellucid.training import ClassifierRun, Engine, Result, Run, RunFolder, Stopped, caption
+from pellucid.training.classify import Classification, resolved
+from pellucid.training.config import CaptionerRun
+from pellucid.training.distributed import Processes, joined, pick_device
+from pellucid.training.folder import CONFIG
+from pellucid.training.task import Task
+from pellucid.views.figures import save
+from pellucid.views.training import curves_figure
 
 
 def train(asked: Train, changes: list[str]) -> None:
@@ -55,7 +55,7 @@ def train(asked: Train, changes: list[str]) -> None:
 
 
 def train_run(
-    run: Run | CaptionRun,
+    run: ClassifierRun | CaptionerRun,
     path: Path | None,
     device: torch.device,
     processes: Processes | None = None,
@@ -67,7 +67,7 @@ def train_run(
     processes = processes or Processes()
     folder = None if path is None else RunFolder(path)
     try:
-        if isinstance(run, CaptionRun):
+        if isinstance(run, CaptionerRun):
             return _captioner(run, folder, device, processes, resume, tensorboard)
         found, splits = resolved(run)
         _check_same(run, found, resume)
@@ -83,7 +83,7 @@ def train_run(
 
 
 def _captioner(
-    run: CaptionRun,
+    run: CaptionerRun,
     folder: RunFolder | None,
     device: torch.device,
     processes: Processes,
@@ -114,7 +114,7 @@ def _captioner(
 
 def _fitted(
     task: Task,
-    run: Run | CaptionRun,
+    run: ClassifierRun | CaptionerRun,
     folder: RunFolder | None,
     device: torch.device,
     processes: Processes,
@@ -135,19 +135,19 @@ def _fitted(
         return Engine(task, run, device, folder=folder, processes=processes, observer=watcher).fit()
 
 
-def _check_same(run: Run | CaptionRun, found: Run | CaptionRun, resume: bool) -> None:
+def _check_same(run: ClassifierRun | CaptionerRun, found: ClassifierRun | CaptionerRun, resume: bool) -> None:
     if resume and found != run:
         raise ValueError(f"{run.data.name} is not what the run began with: its images or classes have changed")
 
 
-def _changed(asked: Train, changes: list[str]) -> Run | CaptionRun:
+def _changed(asked: Train, changes: list[str]) -> ClassifierRun | CaptionerRun:
     """The recipe's run, with what the command line says of it."""
     base = recipe(asked.recipe)
     run = parsed(lambda: tyro.cli(type(base), prog=f"pellucid train {asked.recipe}", default=base, args=changes))
     return replace(run, recipe=asked.recipe)
 
 
-def _kept(asked: Train, changes: list[str]) -> Run | CaptionRun:
+def _kept(asked: Train, changes: list[str]) -> ClassifierRun | CaptionerRun:
     """The run in a folder, as it was begun."""
     assert asked.resume is not None
     if changes or asked.out:
@@ -182,7 +182,7 @@ def show_run(path: Path) -> None:
     print(f"the run: {path}, its curves: {picture}")
 
 
-def _again(run: Training, path: Path, processes: Processes) -> str:
+def _again(run: Run, path: Path, processes: Processes) -> str:
     """The command that goes on with a run."""
     command = "pellucid" if processes.world == 1 else f"torchrun --nproc-per-node={processes.world} -m pellucid"
     return f"{command} train {run.recipe} --resume {shlex.quote(str(path))}"

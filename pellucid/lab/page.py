@@ -12,7 +12,7 @@ import torch
 from pellucid.lab.frame import Experiment, Result, seeded
 from pellucid.lab.ledger import page
 from pellucid.lab.sinusoids import Sinusoids
-from pellucid.show.page import VIEWER, self_contained, viewer_code, viewer_css
+from pellucid.views.page import VIEWER, self_contained, viewer_code, viewer_css
 
 TOKENS, WIDTH = 8, 16  # of the attention under the sliders; its values have two numbers, so that they can be drawn
 

@@ -8,8 +8,8 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from pellucid.show.figures import COLOURS
-from pellucid.show.training import LINES
+from pellucid.views.figures import COLOURS
+from pellucid.views.training import LINES
 
 MARKS = ("o", "s", "^", "D", "v", "P", "X")
 FEW_POINTS = 24  # where no line has more, each point is marked

@@ -3,9 +3,9 @@
 from collections.abc import Callable
 
 from pellucid.recipes import captioner, vit
-from pellucid.train.config import CaptionRun, Run
+from pellucid.training.config import CaptionerRun, ClassifierRun
 
-RECIPES: dict[str, Callable[[], Run | CaptionRun]] = {
+RECIPES: dict[str, Callable[[], ClassifierRun | CaptionerRun]] = {
     function.__name__: function
     for function in (
         vit.vit_digits,
@@ -20,7 +20,7 @@ RECIPES: dict[str, Callable[[], Run | CaptionRun]] = {
 }
 
 
-def recipe(name: str) -> Run | CaptionRun:
+def recipe(name: str) -> ClassifierRun | CaptionerRun:
     """The run that a recipe's name stands for."""
     if name not in RECIPES:
         raise ValueError(f"there is no recipe {name!r}; expected one of {', '.join(RECIPES)}")

@@ -10,10 +10,10 @@ from pellucid.data.caption_sources import CaptionData
 from pellucid.data.scenes import SceneConfig
 from pellucid.models import CaptionerConfig, ViTConfig
 from pellucid.recipes.vit import vit_cifar10_fast
-from pellucid.train.config import CaptionRun, Critical, Optim, Words
+from pellucid.training.config import CaptionerRun, Critical, Optim, Words
 
 
-def captioner_scenes() -> CaptionRun:
+def captioner_scenes() -> CaptionerRun:
     """pellucid train captioner_scenes: two cores, 120–136 s of training, 1,200 steps of 64 scenes of 48×48 pixels.
 
     Exactly right captions of 500 test scenes 91.8, 93.6, 94.4 % (seeds 0, 1, 2; beam 5), of 500 with a pair of colour
@@ -21,7 +21,7 @@ def captioner_scenes() -> CaptionRun:
     for 85.5, 92.9, 90.0 % of these words, by chance for 13.2 %. 243,392 parameters. 2026-11-16. The model
     captioner-scenes is seed 0 of an earlier recipe: learned positions, 1,600 steps.
     """
-    return CaptionRun(
+    return CaptionerRun(
         recipe="captioner_scenes",
         model=CaptionerConfig(
             encoder=ViTConfig(
@@ -41,7 +41,7 @@ def captioner_scenes() -> CaptionRun:
     )  # fmt: skip
 
 
-def captioner_scenes_full() -> CaptionRun:
+def captioner_scenes_full() -> CaptionerRun:
     """pellucid train captioner_scenes_full: one H200, 33.5 s of training, 45 s of compiling.
 
     Seeds 0, 1, 2, beam 5. Exactly right captions of 2,000 test scenes 99.95, 100, 99.95 %, of 2,000 with a pair of
@@ -72,7 +72,7 @@ def captioner_scenes_full() -> CaptionRun:
     )
 
 
-def captioner_flickr8k() -> CaptionRun:
+def captioner_flickr8k() -> CaptionerRun:
     """pellucid train captioner_flickr8k --data.name PATH: one H200, 41 s of training, then 25–29 s on its own captions.
 
     Nothing is pretrained but vit-cifar10, which the encoder begins as. Test images, beam 5, seeds 0, 1, 2: CIDEr-D
@@ -81,7 +81,7 @@ def captioner_flickr8k() -> CaptionRun:
     48.3, 48.7; the model captioner-flickr8k is the first of these, the best of the three on the validation images.
     """
     encoder = vit_cifar10_fast().model
-    return CaptionRun(
+    return CaptionerRun(
         recipe="captioner_flickr8k",
         model=CaptionerConfig(
             encoder=replace(encoder, pooling="none", drop_path=0.2, drop_token=0.3),

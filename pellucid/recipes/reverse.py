@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from pellucid.decode import greedy
 from pellucid.layers import Record, watch
 from pellucid.models import Transformer, TransformerConfig
-from pellucid.train import Engine, Optim, Training
-from pellucid.train.task import Metrics
+from pellucid.training import Engine, Optim, Run
+from pellucid.training.task import Metrics
 
 DIGITS, LENGTH, START = 10, 10, 10  # the token after the ten digits says "begin"
 
@@ -42,7 +42,7 @@ def reverse(
     1 + 1 layers × 64, 8 heads, 117,696 parameters; measured 2026-11-15, after the move to the engine.
     progress is called for every step, in order, with its number and its loss.
     """
-    run = Training(
+    run = Run(
         recipe="reverse",
         optim=Optim(lr=learning_rate, betas=(0.9, 0.98), weight_decay=0.01, schedule="cosine", warmup=0.1),
         duration=f"{steps} steps",
@@ -62,7 +62,7 @@ class Reversing:
 
     unit, score = "sequences", "exact"
 
-    def __init__(self, run: Training, test_sequences: int):
+    def __init__(self, run: Run, test_sequences: int):
         self.run, self.test_sequences = run, test_sequences
         self.batch = self.epoch_size = run.batch  # there is no end of new sequences: an epoch is a step
         torch.manual_seed(run.seed)

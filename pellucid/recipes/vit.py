@@ -9,16 +9,16 @@ from dataclasses import replace
 from pellucid.data.augment import Augment
 from pellucid.data.sources import DataConfig
 from pellucid.models import ViTConfig
-from pellucid.train.config import Optim, Run
+from pellucid.training.config import ClassifierRun, Optim
 
 
-def vit_digits() -> Run:
+def vit_digits() -> ClassifierRun:
     """pellucid train vit_digits: two cores, 31–35 s of training, 45 epochs on 1,300 images of 8×8.
 
     Test top-1 98.89, 98.06 and 98.61 % (seeds 0, 1, 2) of 360 images, with the weights that did best on 137 held out;
     224,266 parameters. 2026-11-15.
     """
-    return Run(
+    return ClassifierRun(
         recipe="vit_digits",
         model=ViTConfig(
             patch=(2, 2), width=64, depth=4, heads=4, stem="deep", pooling="mean", norm_kind="rms", qk_norm=True,
@@ -33,13 +33,13 @@ def vit_digits() -> Run:
     )  # fmt: skip
 
 
-def vit_cifar10_fast() -> Run:
+def vit_cifar10_fast() -> ClassifierRun:
     """pellucid train vit_cifar10_fast: one H200, 52.1 s of training (76,800 images/s) after 42 s of compiling.
 
     Test top-1 94.30, 94.42, 94.65, 94.43, 94.21 % (seeds 0 to 4), mean 94.40 %, no test-time augmentation; 5,654,154
     parameters. 2026-11-15. The model vit-cifar10 is seed 0 with 88 epochs: 94.43 %.
     """
-    return Run(
+    return ClassifierRun(
         recipe="vit_cifar10_fast",
         model=ViTConfig(
             width=256, depth=7, heads=4, hidden=896, stem="deep", pooling="mean", norm_kind="rms", qk_norm=True,
@@ -59,7 +59,7 @@ def vit_cifar10_fast() -> Run:
     )  # fmt: skip
 
 
-def vit_cifar10_accurate() -> Run:
+def vit_cifar10_accurate() -> ClassifierRun:
     """pellucid train vit_cifar10_accurate: one H200, 459.9 s of training (38,300 images/s) after 52 s of compiling.
 
     Test top-1 97.18 % (seed 0), no test-time augmentation; 13,733,898 parameters. 2026-11-15.
@@ -75,7 +75,7 @@ def vit_cifar10_accurate() -> Run:
     )
 
 
-def vit_64x5() -> Run:
+def vit_64x5() -> ClassifierRun:
     """pellucid train vit_64x5: one H200, 52.5 s of training (190,500 images/s) after 26 s of compiling.
 
     Test top-1 89.82 and 89.28 % (seeds 0 and 1); 139,882 parameters, 5 layers × 64 behind a stem of convolutions.
@@ -94,13 +94,13 @@ def vit_64x5() -> Run:
     )
 
 
-def vit_256_course() -> Run:
+def vit_256_course() -> ClassifierRun:
     """pellucid train vit_256_course: 65 tokens × 256, batch 192, 50 epochs as a course sets them, on 45,000 images.
 
     Test top-1 77.82 %, 77.32 % on the 5,000 held out; 4,770,826 parameters. One H200, 73.9 s of training beside two
     other runs, 2026-11-15. docs/course.png has its curves at 10, 20, 30 and 50 epochs.
     """
-    return Run(
+    return ClassifierRun(
         recipe="vit_256_course",
         model=ViTConfig(width=256, depth=6, heads=8, dropout=0.1),
         data=DataConfig(name="cifar10", held_out=5000),

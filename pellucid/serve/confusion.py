@@ -8,13 +8,13 @@ import torch
 
 from pellucid.data.named import cache_folder
 from pellucid.data.sources import DataConfig, load
-from pellucid.evaluate.accuracy import classification
+from pellucid.evaluation.accuracy import classification
 from pellucid.hub.loading import load as load_model
 from pellucid.hub.loading import normalisation
-from pellucid.show.training import DPI, confusion_figure
-from pellucid.train.config import Run
-from pellucid.train.folder import RunFolder
-from pellucid.train.pictures import evaluated_on
+from pellucid.training.config import ClassifierRun
+from pellucid.training.folder import RunFolder
+from pellucid.training.pictures import evaluated_on
+from pellucid.views.training import DPI, confusion_figure
 
 
 class Drawn(NamedTuple):
@@ -27,7 +27,7 @@ class Drawn(NamedTuple):
 def draw_confusion(path: Path, most: int) -> Drawn:
     """The confusion matrix of a run's best weights, on at most so many images, evenly spread; or one sentence."""
     run = RunFolder(path).config()
-    if not isinstance(run, Run):
+    if not isinstance(run, ClassifierRun):
         raise ValueError("a captioner has no classes to confuse")
     if not _is_at_hand(run.data):
         raise ValueError(f"the images of {run.data.name} are not on this machine; pellucid data fetch gets them")

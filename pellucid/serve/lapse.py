@@ -6,7 +6,7 @@ from pellucid.data.tokenizer import CaptionTokenizer
 from pellucid.hub.loading import TOKENIZER
 from pellucid.models import Captioner
 from pellucid.serve.served import Classifier, Served, Speaker
-from pellucid.train.history import model_at
+from pellucid.training.history import model_at
 
 
 def load_checkpoint(run: Path, checkpoint: Path, name: str) -> Served:

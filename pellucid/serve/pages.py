@@ -4,11 +4,11 @@ from pathlib import Path
 
 from fastapi import APIRouter, Request, Response
 
-from pellucid import show
+from pellucid import views
 from pellucid.serve.problems import Problem
 
 PAGE = Path(__file__).parent / "page"
-VIEWER = Path(show.__file__).parent / "viewer"
+VIEWER = Path(views.__file__).parent / "viewer"
 TYPES = {
     ".html": "text/html; charset=utf-8",
     ".js": "text/javascript; charset=utf-8",

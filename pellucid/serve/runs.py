@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 
 from pellucid.hub.loading import SECOND_STAGE
-from pellucid.train.folder import CONFIG, ENVIRONMENT, LOG, PLAN
-from pellucid.train.history import checkpoints_of
+from pellucid.training.folder import CONFIG, ENVIRONMENT, LOG, PLAN
+from pellucid.training.history import checkpoints_of
 
 LARGEST = 1 << 20  # bytes of a run's JSON files
 LIVE = 30.0  # seconds: a run that has logged nothing for longer is not running, as far as can be told from outside

@@ -13,11 +13,11 @@ from torch import Tensor
 from pellucid.data.augment import normalised
 from pellucid.data.images import decode
 from pellucid.data.tokenizer import CaptionTokenizer
-from pellucid.evaluate.speech import Said, describe
+from pellucid.evaluation.speech import Said, describe
 from pellucid.explain.trace import trace, trace_caption
 from pellucid.hub.loading import kind_of, load, load_captioner, normalisation, shipped
 from pellucid.models import Captioner, ViT
-from pellucid.show.bundle import to_bytes
+from pellucid.views.bundle import to_bytes
 
 Pixels = UInt8[Tensor, "c y x"]
 

@@ -15,7 +15,7 @@ from matplotlib.ticker import MaxNLocator
 from torch import Tensor
 
 from pellucid.ops import masks
-from pellucid.show.colours import CHANCE, COLOURS
+from pellucid.views.colours import CHANCE, COLOURS
 
 MOST_NUMBERS = 16  # more tokens than this, and numbers in the cells are too small to read
 MOST_TOKENS = 512  # a picture of a whole matrix has no more of them than pixels

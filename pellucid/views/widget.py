@@ -9,8 +9,8 @@ import traitlets
 from IPython.display import display
 
 from pellucid.explain.trace import Trace
-from pellucid.show.bundle import to_bytes
-from pellucid.show.page import page, viewer_code, viewer_css
+from pellucid.views.bundle import to_bytes
+from pellucid.views.page import page, viewer_code, viewer_css
 
 VIEW = "application/vnd.jupyter.widget-view+json"
 HEIGHT = 900  # pixels of the frame
@@ -48,3 +48,8 @@ class Viewer(anywidget.AnyWidget):
             f'<iframe id="pellucid-{self.name}" title="attention" loading="lazy" width="100%" height="{HEIGHT}" '
             f'style="border: 0" srcdoc="{html.escape(self.frame)}"></iframe>'
         )
+
+
+def show(traces: Trace | Sequence[Trace]) -> Viewer:
+    """The viewer of a trace, or of several, as the value of a notebook's cell."""
+    return Viewer(traces)

@@ -16,8 +16,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from torch import Tensor
 
-from pellucid.show.colours import CHANCE, QUIET, pixels
-from pellucid.show.figures import MOST_TOKENS, wrapped
+from pellucid.views.colours import CHANCE, QUIET, pixels
+from pellucid.views.figures import MOST_TOKENS, wrapped
 
 SHARE = 0.8
 EDGES = "Blues"  # dark is much here, and little is as faint as the page

@@ -13,7 +13,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 from torch import Tensor
 
-from pellucid.show.figures import COLOURS
+from pellucid.views.figures import COLOURS
 
 # Okabe & Ito's, told apart by every kind of colour vision; yellow is left out, it is too light for a line on white
 LINES = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")

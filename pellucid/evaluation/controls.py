@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pellucid.evaluate.captions import LONGEST, SIGMA, Ngram, References, Scores, Words, bleu_of, counts, tokenised
-from pellucid.evaluate.ptb import words
+from pellucid.evaluation.captions import LONGEST, SIGMA, Ngram, References, Scores, Words, bleu_of, counts, tokenised
+from pellucid.evaluation.ptb import words
 
 Figures = dict[str, float]
 FEW = 0.01  # share of different captions below which a model says about the same of everything

@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from pellucid.train.distributed import spread_like, whole
+from pellucid.training.distributed import spread_like, whole
 
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)  # of the quintic whose slope at zero is largest while it stays near one
 

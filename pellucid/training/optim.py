@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from pellucid.train.config import Optim
-from pellucid.train.muon import Muon
+from pellucid.training.config import Optim
+from pellucid.training.muon import Muon
 
 
 def make_optimizers(model: nn.Module, config: Optim) -> list[torch.optim.Optimizer]:

@@ -13,8 +13,8 @@ from torch import Tensor
 
 from pellucid.explain.faithfulness import Faithfulness, areas_under
 from pellucid.explain.maps import Method
-from pellucid.show.figures import cells_panel, wrapped
-from pellucid.show.training import LINES
+from pellucid.views.figures import cells_panel, wrapped
+from pellucid.views.training import LINES
 
 BASELINE: Method = "random"
 DASHED = (0, (4, 2))

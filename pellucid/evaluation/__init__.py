@@ -1,5 +1,5 @@
 """How good a model is, on images it was not trained on."""
 
-from pellucid.evaluate.accuracy import Classification, classification
+from pellucid.evaluation.accuracy import Classification, classification
 
 __all__ = ["Classification", "classification"]

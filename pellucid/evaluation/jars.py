@@ -9,7 +9,7 @@ import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from pellucid.evaluate.captions import Words, tokenised
+from pellucid.evaluation.captions import Words, tokenised
 
 METRICS = ("meteor", "spice")
 CORENLP = "stanford-corenlp-3.6.0"

@@ -13,8 +13,8 @@ from matplotlib.patches import Rectangle
 from matplotlib.patheffects import withStroke
 from torch import Tensor
 
-from pellucid.show.colours import QUIET, Scale, colour_bar, colour_bar_in, ends, over, pixels
-from pellucid.show.figures import wrapped
+from pellucid.views.colours import QUIET, Scale, colour_bar, colour_bar_in, ends, over, pixels
+from pellucid.views.figures import wrapped
 
 COLUMNS = 6  # panels side by side, at most
 WEIGHT = "attention weight of a patch"

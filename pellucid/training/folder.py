@@ -20,8 +20,8 @@ from typing import Any
 import torch
 
 from pellucid.config import from_json, to_json
-from pellucid.train.checkpoint import replace_file, write_json
-from pellucid.train.config import CaptionRun, Plan, Run, Training
+from pellucid.training.checkpoint import replace_file, write_json
+from pellucid.training.config import CaptionerRun, ClassifierRun, Plan, Run
 
 CONFIG, PLAN, LOG, ENVIRONMENT = "config.json", "plan.json", "log.jsonl", "environment.json"
 
@@ -33,7 +33,7 @@ class RunFolder:
         self.path = path
         self.checkpoints = path / "checkpoints"
 
-    def create(self, run: Training, files: Mapping[str, str] | None = None) -> None:
+    def create(self, run: Run, files: Mapping[str, str] | None = None) -> None:
         """A new run, with files it needs beside its config; a folder that already holds one is left alone."""
         if (self.path / CONFIG).exists():
             raise ValueError(
@@ -66,10 +66,10 @@ class RunFolder:
         finally:
             os.close(handle)
 
-    def config(self) -> Run | CaptionRun:
+    def config(self) -> ClassifierRun | CaptionerRun:
         if not (self.path / CONFIG).is_file():
             raise ValueError(f"{self.path} holds no run: there is no {CONFIG} in it")
-        return self._read(CONFIG, lambda data: from_json(CaptionRun if "critical" in data else Run, data))
+        return self._read(CONFIG, lambda data: from_json(CaptionerRun if "critical" in data else ClassifierRun, data))
 
     def plan(self) -> Plan | None:
         """The run's durations in steps; None before they are known."""

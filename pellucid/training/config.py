@@ -67,7 +67,7 @@ class Optim:
 
 
 @dataclass(frozen=True)
-class Training:
+class Run:
     """What the engine itself reads: how and how long, whatever the task is."""
 
     recipe: str = ""
@@ -109,7 +109,7 @@ class Training:
 
 
 @dataclass(frozen=True)
-class Run(Training):
+class ClassifierRun(Run):
     """One training run of a classifier, from data to weights."""
 
     model: ViTConfig = field(default_factory=ViTConfig)
@@ -177,7 +177,7 @@ class Critical:
 
 
 @dataclass(frozen=True)
-class CaptionRun(Training):
+class CaptionerRun(Run):
     """One training run of a captioner, from pictures and what people said of them to weights."""
 
     model: CaptionerConfig = field(default_factory=CaptionerConfig)
@@ -225,7 +225,7 @@ class CaptionRun(Training):
                 raise ValueError("mixup and cutmix make pictures that no caption is true of; leave them at 0")
 
     @property
-    def second_stage(self) -> "CaptionRun | None":
+    def second_stage(self) -> "CaptionerRun | None":
         """The run that goes on from this one's weights, if there is to be one."""
         c = self.critical
         if not Duration.parse(c.duration).amount:

@@ -9,8 +9,8 @@ from jaxtyping import Float, UInt8
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from pellucid.show.colours import Scale
-from pellucid.show.maps import WEIGHT, Panel, maps_figure
+from pellucid.views.colours import Scale
+from pellucid.views.maps import WEIGHT, Panel, maps_figure
 
 WIDE = 40  # letters of a caption in a line of the examples
 

@@ -11,9 +11,9 @@ from torch import Tensor, nn
 from pellucid.data.augment import Normalise
 from pellucid.data.loader import Images, Loader, Share
 from pellucid.models import ViTConfig
-from pellucid.train.config import CaptionRun, Run
-from pellucid.train.distributed import Processes
-from pellucid.train.task import Metrics
+from pellucid.training.config import CaptionerRun, ClassifierRun
+from pellucid.training.distributed import Processes
+from pellucid.training.task import Metrics
 
 
 class OnPictures(ABC):
@@ -22,7 +22,12 @@ class OnPictures(ABC):
     unit = "images"
 
     def __init__(
-        self, run: Run | CaptionRun, images: Images, looks: ViTConfig, device: torch.device, processes: Processes
+        self,
+        run: ClassifierRun | CaptionerRun,
+        images: Images,
+        looks: ViTConfig,
+        device: torch.device,
+        processes: Processes,
     ):
         assert looks.mean is not None, "resolved() sets it"
         assert looks.std is not None, "resolved() sets it"
@@ -58,7 +63,7 @@ class OnPictures(ABC):
         return torch.autocast(self.device.type, torch.bfloat16) if self.half else nullcontext()
 
 
-def evaluated_on(run: Run | CaptionRun, splits: Any) -> Any:
+def evaluated_on(run: ClassifierRun | CaptionerRun, splits: Any) -> Any:
     """What a run is evaluated on: validation images if there are any, else test images, unless the run says which."""
     if run.evaluate_on is None:
         return splits.validation if splits.validation is not None else splits.test

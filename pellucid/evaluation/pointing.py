@@ -20,7 +20,7 @@ from pellucid.data.augment import Normalise, normalised
 from pellucid.data.listings import Images
 from pellucid.data.tokenizer import START, CaptionTokenizer
 from pellucid.decode import cross_attention
-from pellucid.evaluate.speech import by_word, describe
+from pellucid.evaluation.speech import by_word, describe
 from pellucid.layers import watch
 from pellucid.layers.record import Record
 from pellucid.models.captioner import Captioner

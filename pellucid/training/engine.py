@@ -14,13 +14,13 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from pellucid.train.checkpoint import Checkpoints, Facts, State
-from pellucid.train.config import Duration, Plan, Training
-from pellucid.train.distributed import Processes, exchange_gradients, own_part, parallel
-from pellucid.train.folder import RunFolder
-from pellucid.train.memory import keep_freed_memory
-from pellucid.train.optim import make_optimizers, schedule, set_rate
-from pellucid.train.task import Task
+from pellucid.training.checkpoint import Checkpoints, Facts, State
+from pellucid.training.config import Duration, Plan, Run
+from pellucid.training.distributed import Processes, exchange_gradients, own_part, parallel
+from pellucid.training.folder import RunFolder
+from pellucid.training.memory import keep_freed_memory
+from pellucid.training.optim import make_optimizers, schedule, set_rate
+from pellucid.training.task import Task
 
 DIVERGED = "begin again with a lower --optim.lr, or with --optim.clip 1"
 
@@ -63,7 +63,7 @@ class Engine:
     def __init__(
         self,
         task: Task,
-        run: Training,
+        run: Run,
         device: torch.device,
         *,
         folder: RunFolder | None = None,

@@ -10,15 +10,15 @@ from torch import Tensor, nn
 from pellucid.data.augment import augment
 from pellucid.data.loader import Share
 from pellucid.data.sources import load, statistics
-from pellucid.evaluate.accuracy import classification
+from pellucid.evaluation.accuracy import classification
 from pellucid.models import ViT
-from pellucid.train.config import Run
-from pellucid.train.distributed import Processes
-from pellucid.train.pictures import OnPictures, evaluated_on
-from pellucid.train.task import Metrics
+from pellucid.training.config import ClassifierRun
+from pellucid.training.distributed import Processes
+from pellucid.training.pictures import OnPictures, evaluated_on
+from pellucid.training.task import Metrics
 
 
-def resolved(run: Run) -> tuple[Run, Any]:
+def resolved(run: ClassifierRun) -> tuple[ClassifierRun, Any]:
     """The run with what only its data knows (classes, channels, image size, normalisation), and the data."""
     splits = load(run.data)
     train = splits.train
@@ -41,7 +41,7 @@ class Classification(OnPictures):
 
     score = "top1"
 
-    def __init__(self, run: Run, splits: Any, device: torch.device, processes: Processes):
+    def __init__(self, run: ClassifierRun, splits: Any, device: torch.device, processes: Processes):
         super().__init__(run, splits.train, run.model, device, processes)
         self.run = run
         self.held_out = evaluated_on(run, splits)

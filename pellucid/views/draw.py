@@ -16,12 +16,12 @@ from torch import Tensor
 from pellucid.explain.heads import head_report as measured
 from pellucid.explain.timelapse import Moment
 from pellucid.explain.trace import Layer, Map, Trace
-from pellucid.show.captions import caption_figure, percent
-from pellucid.show.colours import Scale, is_shared_out
-from pellucid.show.figures import MOST_NUMBERS, MOST_TOKENS, attention_figure, mask_figure, wrapped
-from pellucid.show.graph import SHARE, Nodes, graph_figure
-from pellucid.show.maps import WEIGHT, Panel, grid_figure, maps_figure, methods_figure
-from pellucid.show.reading import (
+from pellucid.views.captions import caption_figure, percent
+from pellucid.views.colours import Scale, is_shared_out
+from pellucid.views.figures import MOST_NUMBERS, MOST_TOKENS, attention_figure, mask_figure, wrapped
+from pellucid.views.graph import SHARE, Nodes, graph_figure
+from pellucid.views.maps import WEIGHT, Panel, grid_figure, maps_figure, methods_figure
+from pellucid.views.reading import (
     grid_of,
     head_or_mean,
     image_of,
@@ -33,7 +33,7 @@ from pellucid.show.reading import (
     token_index,
     weights_of,
 )
-from pellucid.show.reports import Measure, head_report_figure
+from pellucid.views.reports import Measure, head_report_figure
 
 COUNTS = "how much a patch counts"
 TITLE = 4.0  # inches that a matrix's title has

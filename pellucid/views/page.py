@@ -10,7 +10,7 @@ from functools import cache
 from pathlib import Path
 
 from pellucid.explain.trace import Trace
-from pellucid.show.bundle import to_bytes
+from pellucid.views.bundle import to_bytes
 
 VIEWER = Path(__file__).parent / "viewer"
 

@@ -1,6 +1,6 @@
 """CIDEr-D of many captions at once, on the device, in whole numbers of words: what self-critical training rewards.
 
-The same figure as evaluate/captions.py gives, with these differences: words are the tokenizer's, the end of the
+The same figure as evaluation/captions.py gives, with these differences: words are the tokenizer's, the end of the
 sentence is a word too (so that breaking off costs something), and the document frequencies are the training set's.
 """
 

@@ -22,7 +22,7 @@ from pellucid.config import from_json, to_json
 from pellucid.hub import parts
 from pellucid.hub.parts import damaged
 from pellucid.models.pretrained import write_weights
-from pellucid.train.distributed import Processes, is_spread, spread_like, whole
+from pellucid.training.distributed import Processes, is_spread, spread_like, whole
 
 FORGOTTEN = ("last*", "*.part", ".tmp*")  # the last are files that safetensors had not yet given their name
 

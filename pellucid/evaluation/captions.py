@@ -12,7 +12,7 @@ from functools import cached_property
 
 import numpy as np
 
-from pellucid.evaluate.ptb import words
+from pellucid.evaluation.ptb import words
 
 LONGEST = 4  # words in an n-gram
 METRICS = ("bleu1", "bleu2", "bleu3", "bleu4", "rouge_l", "cider_d")

@@ -7,9 +7,9 @@ from safetensors.torch import load_file
 
 from pellucid.models import Captioner, ViT
 from pellucid.models.pretrained import load_strictly
-from pellucid.train.checkpoint import read_facts
-from pellucid.train.config import CaptionRun
-from pellucid.train.folder import RunFolder
+from pellucid.training.checkpoint import read_facts
+from pellucid.training.config import CaptionerRun
+from pellucid.training.folder import RunFolder
 
 
 def checkpoints_of(run: Path) -> list[tuple[int, Path]]:
@@ -39,6 +39,6 @@ def model_at(run: Path, checkpoint: Path) -> ViT | Captioner:
     weights = {}
     for prefix in ("model.", "average."):  # in this order: what has an average is looked at by it
         weights |= {key.removeprefix(prefix): tensor for key, tensor in tensors.items() if key.startswith(prefix)}
-    model = Captioner(config.model) if isinstance(config, CaptionRun) else ViT(config.model)
+    model = Captioner(config.model) if isinstance(config, CaptionerRun) else ViT(config.model)
     load_strictly(model, weights, checkpoint)
     return model.eval()

@@ -20,23 +20,23 @@ from pellucid.data.loader import Share
 from pellucid.data.sources import statistics
 from pellucid.data.tokenizer import BACKWARD, END, MASK, NEVER, PAD, SPECIAL, START, UNKNOWN, CaptionTokenizer
 from pellucid.decode import sample
-from pellucid.evaluate.captions import score
-from pellucid.evaluate.speech import captions_of
+from pellucid.evaluation.captions import score
+from pellucid.evaluation.speech import captions_of
 from pellucid.hub.loading import load
 from pellucid.models import Captioner
-from pellucid.train.config import CaptionRun
-from pellucid.train.distributed import Processes
-from pellucid.train.pictures import OnPictures, evaluated_on
-from pellucid.train.reward import Reward
-from pellucid.train.task import Metrics
+from pellucid.training.config import CaptionerRun
+from pellucid.training.distributed import Processes
+from pellucid.training.pictures import OnPictures, evaluated_on
+from pellucid.training.reward import Reward
+from pellucid.training.task import Metrics
 
 CHOICE = 100  # stream of draws: which captions; augmentation's lie below
 AT_ONCE = 250  # pictures that are evaluated together
 
 
 def resolved(
-    run: CaptionRun, tokenizer: CaptionTokenizer | None = None
-) -> tuple[CaptionRun, CaptionSplits, CaptionTokenizer]:
+    run: CaptionerRun, tokenizer: CaptionTokenizer | None = None
+) -> tuple[CaptionerRun, CaptionSplits, CaptionTokenizer]:
     """The run with what only its data knows (words, length, channels, normalisation), the data, and the tokenizer.
 
     tokenizer: of a run that goes on.
@@ -63,7 +63,7 @@ class Captioning(OnPictures):
 
     def __init__(
         self,
-        run: CaptionRun,
+        run: CaptionerRun,
         splits: CaptionSplits,
         tokenizer: CaptionTokenizer,
         device: torch.device,
