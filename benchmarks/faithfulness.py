@@ -25,7 +25,7 @@ from pellucid.explain.maps import METHODS, evaluating, pixels_of
 from pellucid.explain.words import WordLook
 from pellucid.hub import loading
 from pellucid.models import Captioner
-from pellucid.training.distributed import pick_device
+from pellucid.devices import pick_device
 
 FILLS: tuple[Fill, ...] = ("blur", "mean")
 WORDS: dict[str, Callable[[WordLook, int], Tensor]] = {

@@ -21,9 +21,10 @@ from report import keep
 from pellucid.data.loader import Order
 from pellucid.models import ViT
 from pellucid.recipes import RECIPES, recipe
-from pellucid.training import ClassifierRun, Engine
+from pellucid.training import Engine
 from pellucid.training.classify import Classification, resolved
-from pellucid.training.distributed import Processes, pick_device
+from pellucid.devices import pick_device
+from pellucid.training.distributed import Processes
 
 
 def begun_again(task: Classification, run: ClassifierRun) -> Classification:

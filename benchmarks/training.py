@@ -23,7 +23,7 @@ from pellucid.data.augment import Augment
 from pellucid.data.images import ImageSet
 from pellucid.data.sources import Splits
 from pellucid.models import ViT, ViTConfig
-from pellucid.training import ClassifierRun, Engine, Optim
+from pellucid.training import Engine, Optim
 from pellucid.training.classify import Classification
 from pellucid.training.distributed import Processes
 from pellucid.training.memory import keep_freed_memory

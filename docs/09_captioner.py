@@ -13,7 +13,7 @@ from pellucid import decode, hub, lab, layers
 from pellucid.data.augment import normalised
 from pellucid.data.scenes import SceneConfig, SceneSet, make_scenes
 from pellucid.data.tokenizer import END, START
-from pellucid.evaluation.speech import describe
+from pellucid.decode.captions import describe
 from pellucid.hub.loading import normalisation
 
 model, tokenizer = hub.load_captioner("captioner-scenes")

@@ -17,7 +17,7 @@ import torch
 from PIL import Image
 
 from pellucid.data.images import decode
-from pellucid.evaluation.speech import describe
+from pellucid.decode.captions import describe
 from pellucid.hub import load_captioner
 from pellucid.hub.loading import normalisation
 from pellucid.views.captions import Example, examples_figure

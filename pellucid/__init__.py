@@ -1,6 +1,7 @@
 """pellucid: attention and the transformer from scratch, trained on images and made visible to the last number.
 
-The rooms are imported when they are first named, so that `import pellucid` costs nothing:
+What a user needs is here; the rooms (`pellucid.ops`, `pellucid.layers`, …) hold the rest. All of it is imported when
+it is first named, so that `import pellucid` costs nothing:
 
 >>> import pellucid
 >>> pellucid.ops.masks.causal(2)
@@ -14,46 +15,47 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from pellucid import data as data
-    from pellucid import decode as decode
-    from pellucid import evaluation as evaluation
-    from pellucid import explain as explain
-    from pellucid import hub as hub
-    from pellucid import lab as lab
-    from pellucid import layers as layers
-    from pellucid import models as models
-    from pellucid import ops as ops
-    from pellucid import recipes as recipes
-    from pellucid import training as training
-    from pellucid import views as views
-    from pellucid.layers import watch as watch
+    from pellucid.data.captions import CaptionSet as CaptionSet
+    from pellucid.data.images import ImageSet as ImageSet
+    from pellucid.layers.watcher import watch as watch
+    from pellucid.ops.attention import attend as attend
+    from pellucid.ready import evaluate as evaluate
+    from pellucid.ready import load as load
+    from pellucid.ready import shipped as shipped
+    from pellucid.recipes import recipe as recipe
+    from pellucid.training import Stopped as Stopped
+    from pellucid.training import train as train
+    from pellucid.views.page import to_html as to_html
     from pellucid.views.widget import show as show
 
+_HOMES = {
+    "CaptionSet": "data.captions",
+    "ImageSet": "data.images",
+    "Stopped": "training",
+    "attend": "ops.attention",
+    "evaluate": "ready",
+    "load": "ready",
+    "recipe": "recipes",
+    "shipped": "ready",
+    "show": "views.widget",
+    "to_html": "views.page",
+    "train": "training",
+    "watch": "layers.watcher",
+}
 _ROOMS = (
-    "ops",
-    "layers",
-    "models",
-    "data",
-    "decode",
-    "evaluation",
-    "explain",
-    "hub",
-    "training",
-    "recipes",
-    "views",
-    "lab",
+    *("ops", "layers", "models", "data", "decode", "runs", "hub", "evaluation", "explain", "ready", "recipes"),
+    *("training", "views", "lab"),
 )
+__all__ = [*_HOMES]  # pyright: ignore[reportUnsupportedDunderAll]
 
 
 def __getattr__(name: str) -> Any:
     if name in _ROOMS:
         return import_module(f"pellucid.{name}")
-    if name == "watch":
-        return import_module("pellucid.layers").watch
-    if name == "show":
-        return import_module("pellucid.views.widget").show
+    if name in _HOMES:
+        return getattr(import_module(f"pellucid.{_HOMES[name]}"), name)
     raise AttributeError(f"module 'pellucid' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return [*globals(), *_ROOMS, "show", "watch"]
+    return sorted([*_HOMES, "__version__"])

@@ -40,6 +40,37 @@ def from_json(cls: type, data: Any, path: str = "") -> Any:
     return cls(**{name: _value(hints[name], value, f"{path}{name}") for name, value in data.items()})
 
 
+def override(config: Any, changes: dict[str, Any]) -> Any:
+    """The dataclass with fields changed: by name, by a path with dots, or by a dict of an inner one's fields.
+
+    >>> @dataclasses.dataclass(frozen=True)
+    ... class Optim:
+    ...     lr: float = 0.1
+    >>> @dataclasses.dataclass(frozen=True)
+    ... class Run:
+    ...     optim: Optim = Optim()
+    ...     seed: int = 0
+    >>> override(Run(), {"seed": 1, "optim": {"lr": 0.5}}) == override(Run(), {"seed": 1, "optim.lr": 0.5})
+    True
+    """
+    data = to_json(config)
+    for path, value in changes.items():
+        _set(data, path.split("."), to_json(value))
+    return from_json(type(config), data)
+
+
+def _set(data: dict[str, Any], names: list[str], value: Any) -> None:
+    """Put a value at a path; what isn't there is left to `from_json`, which says so."""
+    for name in names[:-1]:
+        data = data.setdefault(name, {})
+    name, inner = names[-1], data.get(names[-1])
+    if isinstance(value, dict) and isinstance(inner, dict):
+        for field, changed in value.items():
+            _set(inner, field.split("."), changed)
+    else:
+        data[name] = value
+
+
 def _value(hint: Any, value: Any, path: str) -> Any:
     origin, arguments = get_origin(hint), get_args(hint)
     if origin in (Union, types.UnionType):

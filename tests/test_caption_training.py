@@ -19,12 +19,12 @@ from pellucid.data.loader import Share
 from pellucid.data.scenes import SceneConfig
 from pellucid.data.tokenizer import BACKWARD, END, PAD, START, UNKNOWN, CaptionTokenizer
 from pellucid.evaluation.captions import cider_d
-from pellucid.hub import load_captioner
 from pellucid.models import ViT
+from pellucid.ready import load_captioner
 from pellucid.recipes import RECIPES, recipe
+from pellucid.runs.config import CaptionerRun, Critical
 from pellucid.training import Engine
-from pellucid.training.caption import Captioning, SelfCritical, backwards, resolved
-from pellucid.training.config import CaptionerRun, Critical
+from pellucid.training.caption import Captioning, SelfCritical, backwards, resolve
 from pellucid.training.distributed import Processes
 from pellucid.training.reward import Reward
 
@@ -47,7 +47,7 @@ def tiny(name: str = "captioner_scenes", **changes) -> CaptionerRun:
 
 
 def made(run: CaptionerRun, kind: type[Captioning] = Captioning) -> Captioning:
-    found, splits, tokenizer = resolved(run)
+    found, splits, tokenizer = resolve(run)
     return kind(found, splits, tokenizer, CPU, Processes())
 
 
@@ -119,7 +119,7 @@ def test_a_flipped_picture_exchanges_left_and_right():
     sided = 0
     for index, turned, before, after in zip(share.image.tolist(), flipped.tolist(), plain, tokens, strict=True):
         told = task.tokenizer.decode(after[0])
-        (said,) = resolved(task.run)[1].train.captions[index]
+        (said,) = resolve(task.run)[1].train.captions[index]
         assert task.tokenizer.decode(before[0]) == said
         assert told == (" ".join(exchange.get(word, word) for word in said.split()) if turned else said)
         sided += turned and told != said
@@ -134,7 +134,7 @@ def test_backwards():
 
 def test_every_caption_of_a_picture_gets_its_turn(monkeypatch):
     captions = tuple(tuple(f"w{i} c{j}" for j in range(1 + i % 3)) for i in range(32))
-    real = resolved
+    real = resolve
 
     def several(run):
         _, splits, _ = real(run)
@@ -228,7 +228,7 @@ def test_a_bag_holds_the_words_of_all_captions():
 
 def test_two_halves_of_a_batch_have_the_mean_of_the_losses_of_the_whole():
     run = tiny(augment=Augment(flip="random"))
-    found, splits, tokenizer = resolved(run)
+    found, splits, tokenizer = resolve(run)
     whole = made(run)
     loss = whole.loss(whole.model, *next(iter(whole.batches(3, 4)))[0])[0]
     halves = []
@@ -408,8 +408,9 @@ def test_killed_in_either_stage_it_ends_the_same(tmp_path):
     assert not torch.equal(first["model.decoder.norm.weight"], second["model.decoder.norm.weight"])
     assert (folder / "tokenizer.json").read_text() == (whole / "tokenizer.json").read_text()
     assert any("reward" in line for line in log(folder / "critical"))
-    model, tokenizer = load_captioner(folder)
-    assert len(tokenizer) == model.config.vocabulary
+    ready = load_captioner(folder)
+    model = ready.model
+    assert len(ready.tokenizer) == model.config.vocabulary
     best = tensors(folder / "critical", "best")
     assert torch.equal(model.decoder.norm.weight, best["model.decoder.norm.weight"])
     inner = Started(folder, "--resume", str(folder / "critical"), recipe="captioner_scenes")

@@ -243,7 +243,7 @@ def test_demo_shows_its_drawings_to_the_shipped_model(monkeypatch, capsys, tmp_p
 
     config = ViTConfig(width=8, depth=1, heads=1, labels=tuple("abcdefghij"), mean=(0.5,) * 3, std=(0.3,) * 3)
     ViT(config).save_pretrained(tmp_path / "weights" / "vit-cifar10")
-    monkeypatch.setattr("pellucid.hub.loading.SHIPPED", tmp_path / "weights")
+    monkeypatch.setattr("pellucid.ready.loading.SHIPPED", tmp_path / "weights")
     story = Story()
     recognises(Demo(out=tmp_path), story)
     lines = capsys.readouterr().out.splitlines()[-4:]

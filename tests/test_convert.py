@@ -10,10 +10,11 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 from torch.testing import assert_close
 
-from pellucid.cli.convert import convert, load
+from pellucid.cli.convert import convert
 from pellucid.cli.verbs import Convert
 from pellucid.hub import read, write
-from pellucid.hub.describe import told
+from pellucid.hub.describe import interpret_config
+from pellucid.hub.folders import read_folder
 from pellucid.models import ViT, ViTConfig
 
 
@@ -141,8 +142,8 @@ def test_hugging_face_files_both_ways(transformers, tmp_path):
     again = transformers.ViTForImageClassification.from_pretrained(tmp_path / "back")
     assert again.config.id2label == labels
     assert same(again.eval(), ours, size=(8, 24)) < 1e-5
-    assert load(tmp_path / "back").config == ours.config
-    assert_equal(load(tmp_path / "back").state_dict(), ours.state_dict())
+    assert read_folder(tmp_path / "back").config == ours.config
+    assert_equal(read_folder(tmp_path / "back").state_dict(), ours.state_dict())
 
 
 def test_normalisation_of_pixels_travels(tmp_path):
@@ -152,7 +153,7 @@ def test_normalisation_of_pixels_travels(tmp_path):
     model.save_pretrained(tmp_path / "ours")
     for layout in ("huggingface", "timm"):
         convert(Convert(tmp_path / "ours", tmp_path / layout, layout))
-        assert load(tmp_path / layout).config == model.config
+        assert read_folder(tmp_path / layout).config == model.config
 
 
 @pytest.mark.parametrize(("dtype", "close"), [(torch.float32, 1e-5), (torch.float64, 1e-10)])
@@ -378,7 +379,7 @@ def test_a_folder_for_torchvision_and_files_alone(torchvision, tmp_path, capsys)
     ).eval()
     theirs.load_state_dict(load_file(tmp_path / "theirs/model.safetensors"))
     assert same(theirs, model) < 1e-5
-    assert load(tmp_path / "theirs").config.norm_eps == 1e-6
+    assert read_folder(tmp_path / "theirs").config.norm_eps == 1e-6
 
     (tmp_path / "empty").mkdir()
     convert(Convert(tmp_path / "theirs/model.safetensors", tmp_path / "empty", heads=3))
@@ -467,4 +468,4 @@ def test_a_failed_save_leaves_nothing(tmp_path, monkeypatch):
 )
 def test_foreign_configs_are_refused_in_a_sentence(data, sentence):
     with pytest.raises(ValueError, match=sentence):
-        told(data)
+        interpret_config(data)

@@ -16,9 +16,10 @@ from pellucid.layers import EncoderBlock, watch
 from pellucid.models import ViT, ViTConfig
 from pellucid.ops import attend
 from pellucid.recipes import recipe
-from pellucid.training import ClassifierRun, Engine, Optim, RunFolder, classify
-from pellucid.training.caption import Captioning, SelfCritical, resolved
-from pellucid.training.config import Critical
+from pellucid.runs import Optim, Run, RunFolder
+from pellucid.runs.config import Critical
+from pellucid.training import Engine, classify
+from pellucid.training.caption import Captioning, SelfCritical, resolve
 from pellucid.training.distributed import Processes
 
 if not torch.cuda.is_available():
@@ -145,7 +146,7 @@ def test_a_captured_step_trains_as_an_eager_one():
             def logged(self, lines, kind=kind):
                 losses.setdefault(kind, []).extend(line["loss"] for line in lines if "loss" in line)
 
-        run = ClassifierRun(batch=32, duration="40 steps", optim=optim, graphs=kind == "graphs")
+        run = Run(batch=32, duration="40 steps", optim=optim, graphs=kind == "graphs")
         Engine(Repeated(), run, torch.device("cuda"), observer=Heard()).fit()
     assert abs(losses["eager"][0] - losses["graphs"][0]) < 0.02
     assert losses["eager"][-1] < 0.5 * losses["eager"][0]
@@ -160,7 +161,7 @@ def test_a_captioner_trains_in_both_stages_as_on_the_cpu():
         for device, graphs in (("cpu", False), ("cuda", False), ("cuda", True)):
             run = pick(tiny(precision="float32", duration="3 steps", critical=critical, backward=True, bag=0.1))
             run = replace(run, graphs=graphs and kind is Captioning)
-            found, splits, tokenizer = resolved(run)
+            found, splits, tokenizer = resolve(run)
             task = kind(found, splits, tokenizer, torch.device(device), Processes())
             heard = Heard()
             result = Engine(task, task.run, torch.device(device), observer=heard).fit()
@@ -191,7 +192,7 @@ def test_a_run_joined_by_nccl_trains_as_one_alone(kind, rule, off, tmp_path):
     base = recipe("vit_digits")
     optim = replace(base.optim, name=rule, ema=0.9, clip=1.0)
     run = replace(base, duration="20 steps", parallel=kind, accumulate=2, optim=optim, evaluate_every="10 steps")
-    run, splits = classify.resolved(run)
+    run, splits = classify.resolve(run)
 
     def losses(processes: Processes, **how) -> list[float]:
         heard = Heard()

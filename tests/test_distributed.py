@@ -11,10 +11,10 @@ import pytest
 import torch
 from trainings import TINY, log, losses, steps_logged, tensors, together, trained, wait_for_steps
 
-from pellucid.hub import load
-from pellucid.hub.parts import read_under
-from pellucid.training.checkpoint import read_facts
-from pellucid.training.classify import equally_often
+from pellucid.ready import load
+from pellucid.runs.checkpoints import read_facts
+from pellucid.runs.parts import read_tensors
+from pellucid.training.classify import choose_batch
 
 # Crops, cutmix, Muon, clipping, accumulation and the average; no dropout, which each process draws for itself.
 EXTRA = "--augment.cutmix 1.0 --optim.ema 0.9 --optim.clip 1.0 --accumulate 2 --duration '20 steps'"
@@ -121,14 +121,14 @@ def test_a_model_is_loaded_from_its_parts(tmp_path):
     assert one.ended()[0] == 0
     assert [path.name for path in (spread / "checkpoints").iterdir()] == ["last-10"]
     assert [path.name for path in (alone / "checkpoints").iterdir()] == ["last.safetensors"]
-    expected = load(alone).state_dict()
-    found = load(spread).state_dict()
+    expected = load(alone).model.state_dict()
+    found = load(spread).model.state_dict()
     for name, value in expected.items():
         torch.testing.assert_close(found[name], value, atol=1e-4, rtol=0)
     average = {name.removeprefix("average."): value for name, value in tensors(alone).items() if "average." in name}
     assert average
     assert all(torch.equal(expected[name], value) for name, value in average.items())
-    assert read_under(spread / "checkpoints" / "last-10", "nothing.") == {}  # as of a run that keeps no average
+    assert read_tensors(spread / "checkpoints" / "last-10", "nothing.") == {}  # as of a run that keeps no average
     parts = sorted((spread / "checkpoints" / "last-10").glob("*.safetensors"))
     parts[1].unlink()
     with pytest.raises(ValueError, match=rf"last-10 is damaged or no checkpoint \({parts[1].name} is missing"):
@@ -176,8 +176,8 @@ def test_a_batch_that_cannot_be_shared(tmp_path):
 
 @pytest.mark.parametrize("processes", [1, 2, 3, 7])
 @pytest.mark.parametrize("images", [7, 8, 999, 1000, 1001, 2001, 3001, 10_000])
-def test_every_process_evaluates_equally_often(images, processes):
-    batch = equally_often(images, processes)
+def test_every_process_evaluates_choose_batch(images, processes):
+    batch = choose_batch(images, processes)
     shares = [len(range(rank, images, processes)) for rank in range(processes)]
     assert len({-(-share // batch) for share in shares}) == 1
     assert 1 <= batch <= 1000

@@ -12,10 +12,11 @@ from torch.testing import assert_close
 from pellucid.config import to_json
 from pellucid.data import DataConfig, ImageSet
 from pellucid.data.augment import Normalise
-from pellucid.evaluation.accuracy import Classification, classification
-from pellucid.hub import loading as hub
+from pellucid.data.reader import PictureReader
+from pellucid.evaluation.accuracy import ClassificationReport, evaluate_classifier
 from pellucid.models import ViT, ViTConfig
-from pellucid.training import ClassifierRun
+from pellucid.ready import loading
+from pellucid.runs import ClassifierRun
 
 CONFIG = ViTConfig(
     classes=3,
@@ -30,7 +31,7 @@ CONFIG = ViTConfig(
 
 
 def report(probabilities, labels):
-    return Classification(torch.tensor(probabilities), torch.tensor(labels), 0.0, 2.0)
+    return ClassificationReport(torch.tensor(probabilities), torch.tensor(labels), 0.0, 2.0)
 
 
 def slow_ece(probabilities, labels, bins):
@@ -52,7 +53,7 @@ def slow_ece(probabilities, labels, bins):
 def test_ece_against_a_slow_loop(bins):
     probabilities = (3 * torch.randn(400, 6, dtype=torch.float64)).softmax(-1)
     labels = torch.randint(6, (400,))
-    found = Classification(probabilities, labels, 0.0, 1.0).ece(bins)
+    found = ClassificationReport(probabilities, labels, 0.0, 1.0).ece(bins)
     assert_close(found, slow_ece(probabilities.tolist(), labels.tolist(), bins), atol=1e-12, rtol=0)
     assert found > 0.1  # a model that guesses with confidence is not calibrated
 
@@ -87,7 +88,7 @@ def test_classification_of_images_one_at_a_time():
     images = torch.randint(256, (11, 3, 8, 8), dtype=torch.uint8)
     labels = torch.randint(3, (11,))
     normalise = Normalise((0.5, 0.4, 0.3), (0.2, 0.25, 0.3))
-    found = classification(model, ImageSet(images, labels, ("ant", "bee", "cow")), normalise, batch=4)
+    found = evaluate_classifier(model, ImageSet(images, labels, ("ant", "bee", "cow")), normalise, batch=4)
     mean, std = (torch.tensor(values)[:, None, None] for values in (normalise.mean, normalise.std))
     with torch.no_grad():
         rows = torch.stack([model.eval()((image / 255 - mean)[None] / std)[0].softmax(-1) for image in images])
@@ -132,7 +133,7 @@ def test_a_run_gives_its_best_weights_else_its_average_else_its_last(tmp_path, m
     averaged = run_folder(tmp_path / "b", last=state | under("average", average))
     plain = run_folder(tmp_path / "c", last=state)
     for folder, expected in ((whole, best), (averaged, average), (plain, last)):
-        found = hub.load(folder)
+        found = loading.load(folder).model
         assert same(found, expected)
         assert not found.training
         assert found.config == CONFIG
@@ -141,22 +142,22 @@ def test_a_run_gives_its_best_weights_else_its_average_else_its_last(tmp_path, m
 
 def test_a_saved_folder_and_a_shipped_model(tmp_path, models, monkeypatch):
     models[0].save_pretrained(tmp_path / "weights" / "vit-tiny")
-    assert same(hub.load(tmp_path / "weights" / "vit-tiny"), models[0])
+    assert same(loading.load(tmp_path / "weights" / "vit-tiny").model, models[0])
     with pytest.raises(ValueError, match="no model 'vit-tiny'"):
-        hub.load("vit-tiny")
-    monkeypatch.setattr(hub, "SHIPPED", tmp_path / "weights")
-    assert hub.shipped() == ["vit-tiny"]
-    assert same(hub.load("vit-tiny"), models[0])
+        loading.load("vit-tiny")
+    monkeypatch.setattr(loading, "SHIPPED", tmp_path / "weights")
+    assert loading.shipped() == ["vit-tiny"]
+    assert same(loading.load("vit-tiny").model, models[0])
     with pytest.raises(ValueError, match=r"no model 'vit-huge'.* is not there, and the shipped models are: vit-tiny; "):
-        hub.load("vit-huge")
+        loading.load("vit-huge")
 
 
 def test_a_folder_or_file_that_is_no_model(tmp_path):
     with pytest.raises(ValueError, match=r"has no config\.json"):
-        hub.load(tmp_path)
+        loading.load(tmp_path)
     (tmp_path / "weights.safetensors").write_bytes(b"")
     with pytest.raises(ValueError, match="as a path it is a file"):
-        hub.load(tmp_path / "weights.safetensors")
+        loading.load(tmp_path / "weights.safetensors")
 
 
 @pytest.mark.parametrize(
@@ -174,7 +175,7 @@ def test_a_folder_or_file_that_is_no_model(tmp_path):
 def test_a_damaged_config_gets_one_sentence(tmp_path, text, message):
     (tmp_path / "config.json").write_text(text)
     with pytest.raises(ValueError, match=message) as caught:
-        hub.load(tmp_path)
+        loading.load(tmp_path)
     assert "\n" not in str(caught.value)
 
 
@@ -186,15 +187,15 @@ def test_damaged_weights_of_a_run(tmp_path, models, which):
     whole = file.read_bytes()
     file.write_bytes(whole[: len(whole) // 2])
     with pytest.raises(ValueError, match=rf"{which}\.safetensors is damaged or no checkpoint"):
-        hub.load(folder)
+        loading.load(folder)
     save_file({k: v for k, v in tensors.items() if k != "model.head.bias"}, file)
     with pytest.raises(ValueError, match=rf"{which}\.safetensors doesn't fit this ViT: it lacks head\.bias"):
-        hub.load(folder)
+        loading.load(folder)
     save_file(tensors | {"model.tail": torch.zeros(1)}, file)
     with pytest.raises(ValueError, match="it has unknown tail"):
-        hub.load(folder)
+        loading.load(folder)
     file.write_bytes(whole)
-    assert same(hub.load(folder), models[0])
+    assert same(loading.load(folder).model, models[0])
 
 
 def test_half_an_average_is_not_filled_up_with_the_last_weights(tmp_path, models):
@@ -202,20 +203,20 @@ def test_half_an_average_is_not_filled_up_with_the_last_weights(tmp_path, models
     del average["average.head.bias"]
     folder = run_folder(tmp_path / "run", last=under("model", models[0]) | average)
     with pytest.raises(ValueError, match=r"it lacks head\.bias"):
-        hub.load(folder)
+        loading.load(folder)
 
 
 def test_damaged_weights_of_a_saved_folder(tmp_path, models):
     models[0].save_pretrained(tmp_path)
     (tmp_path / "model.safetensors").write_bytes(b"no tensors")
     with pytest.raises(ValueError, match="is damaged or no safetensors file"):
-        hub.load(tmp_path)
+        loading.load(tmp_path)
 
 
 def test_normalisation_and_names_come_from_the_config(models):
-    assert hub.normalisation(models[0]) == Normalise((0.5, 0.4, 0.3), (0.2, 0.25, 0.3))
+    assert PictureReader.of(models[0].config).normalise == Normalise((0.5, 0.4, 0.3), (0.2, 0.25, 0.3))
     assert models[0].config.names == ("ant", "bee", "cow")
     bare = ViT(replace(CONFIG, labels=None, mean=None, std=None))
     assert bare.config.names == ("0", "1", "2")
     with pytest.raises(ValueError, match=r"put mean and std into its config\.json"):
-        hub.normalisation(bare)
+        PictureReader.of(bare.config)

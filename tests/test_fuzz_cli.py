@@ -19,7 +19,7 @@ from pellucid.cli import main
 from pellucid.config import to_json
 from pellucid.data import decode
 from pellucid.models import ViT, ViTConfig
-from pellucid.training import ClassifierRun
+from pellucid.runs import ClassifierRun
 
 CONFIG = ViTConfig(
     classes=2, image=(8, 8), width=8, depth=1, heads=1, labels=("cat", "dog"), mean=(0.5,) * 3, std=(0.3,) * 3

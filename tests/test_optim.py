@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from pellucid.models import Captioner, CaptionerConfig, ViT, ViTConfig
-from pellucid.training import Optim
+from pellucid.runs import Optim
 from pellucid.training.muon import Muon, orthogonalised
 from pellucid.training.optim import make_optimizers, schedule, set_rate
 

@@ -30,9 +30,9 @@ from trainings import (
 
 from pellucid.cli import main
 from pellucid.data import DataConfig, load
-from pellucid.training.checkpoint import read_facts
-from pellucid.training.config import Plan
-from pellucid.training.folder import RunFolder
+from pellucid.runs.checkpoints import read_facts
+from pellucid.runs.config import Plan
+from pellucid.runs.folder import RunFolder
 
 STEPS = 60
 OPTIONS = [*TINY, *WILD, "--duration", f"{STEPS} steps", "--checkpoint-every", "2 steps"]

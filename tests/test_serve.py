@@ -24,17 +24,16 @@ from starlette.testclient import TestClient
 from pellucid import lab
 from pellucid.cli import main
 from pellucid.data.tokenizer import CaptionTokenizer
-from pellucid.hub import load
 from pellucid.models import Captioner, CaptionerConfig, ViT, ViTConfig
+from pellucid.ready import ReadyCaptioner, ReadyClassifier, load_classifier
+from pellucid.runs import ClassifierRun, RunFolder
 from pellucid.serve.app import create_app
 from pellucid.serve.guard import HEADERS, check_token
 from pellucid.serve.limits import Limits
 from pellucid.serve.problems import UNEXPECTED
 from pellucid.serve.runs import Log, Runs
-from pellucid.serve.served import Classifier, Speaker
 from pellucid.serve.worker import Worker
-from pellucid.training import ClassifierRun, RunFolder
-from pellucid.training.checkpoint import save
+from pellucid.training.checkpoint import save_checkpoint
 from pellucid.views.bundle import from_bytes
 
 OURS = {"Host": "127.0.0.1:8000"}
@@ -56,8 +55,8 @@ def models():
     looks = ViTConfig(image=(8, 8), width=16, depth=1, heads=2, pooling="none", mean=(0.5,) * 3, std=(0.2,) * 3)
     speaks = CaptionerConfig(vocabulary=len(tokenizer), encoder=looks, layers=1, heads=2, max_length=8)
     return {
-        "small": Classifier("small", ViT(LOOKS).eval()),
-        "speaker": Speaker("speaker", Captioner(speaks).eval(), tokenizer),
+        "small": ReadyClassifier(ViT(LOOKS), name="small"),
+        "speaker": ReadyCaptioner(Captioner(speaks), tokenizer, name="speaker"),
     }
 
 
@@ -154,8 +153,8 @@ def test_captions_are_those_of_the_model(client, models):
     picture = file_of()
     found = client.post("/api/caption", params={"model": "speaker", "n_best": 2}, content=picture).json()["captions"]
     speaker = models["speaker"]
-    (expected,) = speaker.describe([speaker.read(picture, 1 << 20)], beam=5, n_best=2)
-    assert [each["caption"] for each in found] == [each.caption for each in expected]
+    expected = speaker.caption(picture, beam=5, n_best=2)
+    assert [each["caption"] for each in found] == [each.text for each in expected]
     assert found[0]["log_prob"] == pytest.approx(expected[0].log_prob, abs=1e-5)
     assert [each["word"] for each in found[0]["words"]] == list(expected[0].words)
 
@@ -167,7 +166,7 @@ def test_a_trace_can_be_read_back(client, models, model):
     assert response.headers["content-type"] == "application/octet-stream"
     found = from_bytes(response.content)
     assert found.model == model
-    assert torch.equal(found.image, models[model].read(picture, 1 << 20))
+    assert torch.equal(found.image, models[model].read(picture)[0])
 
 
 def test_a_trace_explains_the_class_that_is_asked_for(client):
@@ -343,8 +342,7 @@ def test_a_picture_through_the_checkpoints(client, runs):
         response = client.post("/api/runs/digits/trace", params={"checkpoint": each["name"]}, content=file_of())
         frames[each["name"]] = from_bytes(response.content)
         assert frames[each["name"]].model == f"digits, step {each['step']}"
-    best = Classifier("best", load(runs / "digits"))
-    expected = best.best(best.classify([best.read(file_of(), 1 << 20)])[0], 5)
+    expected = load_classifier(runs / "digits").predict(file_of(), top=5)
     assert [label for label, _ in frames["best"].answers] == [label for label, _ in expected]
     assert [share for _, share in frames["best"].answers] == pytest.approx([share for _, share in expected], abs=1e-5)
     for name in ("nothing", "../best", "best.safetensors"):
@@ -360,8 +358,8 @@ def test_a_checkpoint_with_an_average_and_a_damaged_one(models, tmp_path):
     folder.create(run)
     plain, average = (ViT(LOOKS).state_dict() for _ in range(2))
     tensors = {f"model.{k}": v for k, v in plain.items()} | {f"average.{k}": v for k, v in average.items()}
-    save(folder.checkpoints / "last.safetensors", tensors, {"step": 3})
-    (folder.checkpoints / "best.safetensors").write_bytes(b"no weights")
+    save_checkpoint(folder.checkpoints.last, tensors, {"step": 3})
+    folder.checkpoints.best.write_bytes(b"no weights")
     with opened(models, tmp_path) as client:
         assert client.get("/api/runs/averaged").json()["checkpoints"] == [{"name": "last", "step": 3}]
         frame = client.post("/api/runs/averaged/trace?checkpoint=last", content=file_of())
@@ -369,9 +367,8 @@ def test_a_checkpoint_with_an_average_and_a_damaged_one(models, tmp_path):
         assert "is damaged" in refusal(client.get("/api/runs/averaged/confusion.png"), 404)
     expected = ViT(LOOKS).eval()
     expected.load_state_dict(average)
-    served = Classifier("", expected)
-    (shares,) = served.classify([served.read(file_of(), 1 << 20)])
-    assert from_bytes(frame.content).answers[0][1] == pytest.approx(float(shares.max()), abs=1e-5)
+    (best,) = ReadyClassifier(expected).predict(file_of(), top=1)
+    assert from_bytes(frame.content).answers[0][1] == pytest.approx(best.probability, abs=1e-5)
 
 
 def test_a_log_is_read_on_and_anew_when_it_is_cut(tmp_path):

@@ -12,9 +12,9 @@ from PIL import Image
 from serving import Serving, serving
 
 from pellucid.models import ViT, ViTConfig
+from pellucid.runs import ClassifierRun, RunFolder
 from pellucid.serve.samples import DRAWINGS
-from pellucid.training import ClassifierRun, RunFolder
-from pellucid.training.checkpoint import save
+from pellucid.training.checkpoint import save_checkpoint
 
 DIGITS = tuple(map(str, range(10)))
 READS = ViTConfig(
@@ -46,7 +46,7 @@ def runs(tmp_path_factory) -> Path:
     kept.create(ClassifierRun(recipe="vit_digits", model=READS))
     for step, name in ((20, "best"), (40, "last")):
         tensors = {f"model.{key}": tensor for key, tensor in ViT(READS).state_dict().items()}
-        save(kept.checkpoints / f"{name}.safetensors", tensors, {"step": step})
+        save_checkpoint(kept.checkpoints / f"{name}.safetensors", tensors, {"step": step})
     return folder
 
 

@@ -10,13 +10,10 @@ from safetensors import safe_open
 
 from pellucid.cli import main
 from pellucid.cli.demo import SAMPLES
-from pellucid.cli.evaluate_captions import Speaker, scene_figures
-from pellucid.data.augment import normalised
-from pellucid.data.images import decode
 from pellucid.data.scenes import SceneConfig, make_scenes
-from pellucid.evaluation.speech import blank_picture, describe
-from pellucid.hub import load, load_captioner, shipped
-from pellucid.hub.loading import SHIPPED, normalisation
+from pellucid.evaluation import evaluate_captioner
+from pellucid.ready import load_captioner, load_classifier, shipped
+from pellucid.ready.loading import SHIPPED
 
 
 @pytest.mark.parametrize(
@@ -42,11 +39,11 @@ def test_it_recognises_drawings(capsys):
 @torch.no_grad()
 def test_it_is_the_drawing_and_not_its_colours():
     """The twin: the same pixels in another order are not recognised."""
-    model, order = load("vit-cifar10"), torch.randperm(32 * 32)
+    model, order = load_classifier("vit-cifar10"), torch.randperm(32 * 32)
     for name in ("airplane", "automobile", "ship", "truck"):
-        image = normalised(decode(SAMPLES / f"{name}.png", size=(32, 32))[None], normalisation(model))
-        shuffled = image.flatten(2)[..., order].view_as(image)
-        assert model(shuffled).softmax(-1)[0, model.config.labels.index(name)] < 0.5
+        pixels = model.read(SAMPLES / f"{name}.png")
+        shuffled = pixels.flatten(2)[..., order].view_as(pixels)
+        assert model.probabilities(shuffled)[0, model.labels.index(name)] < 0.5
 
 
 def test_other_names_are_refused(capsys):
@@ -57,27 +54,26 @@ def test_other_names_are_refused(capsys):
 @pytest.mark.parametrize("size", [24, 48])
 @torch.no_grad()
 def test_it_takes_other_sizes(size):
-    assert load("vit-cifar10")(torch.randn(1, 3, size, size)).shape == (1, 10)
+    assert load_classifier("vit-cifar10").model(torch.randn(1, 3, size, size)).shape == (1, 10)
 
 
 def test_the_captioner_says_what_is_in_new_scenes_and_looks_at_it():
-    model, tokenizer = load_captioner("captioner-scenes")
-    scenes = make_scenes(SceneConfig(train=1, validation=60, test=60, seed=7), model.config.encoder.image)
-    speaker = Speaker(model, tokenizer, normalisation(model), beam=2, batch=60)
-    found = scene_figures(speaker, scenes.test, scenes.validation)
-    assert found["exact_seen"] > 0.8
-    assert found["exact_unseen"] > 0.6
-    assert found["pointing"] > 0.7 > 0.2 > found["pointing_chance"]
+    model = load_captioner("captioner-scenes")
+    scenes = make_scenes(SceneConfig(train=1, validation=60, test=60, seed=7), model.reader.size)
+    how = {"others": scenes.validation, "beam": 2, "batch": 60}
+    figures = evaluate_captioner(model.model, model.tokenizer, scenes.test, **how).figures
+    assert figures["exact_seen"] > 0.8
+    assert figures["exact_unseen"] > 0.6
+    assert figures["pointing"] > 0.7 > 0.2 > figures["pointing_chance"]
 
 
 def test_the_captioner_sees_the_picture():
     """The twin: of a blank picture it says something else than of a scene."""
-    model, tokenizer = load_captioner("captioner-scenes")
-    normalise = normalisation(model)
-    scene = make_scenes(SceneConfig(train=1, validation=1, test=0), model.config.encoder.image).validation
-    pictures = torch.cat([scene.images.read(torch.tensor([0])), blank_picture(model, normalise)])
-    (seen, *_), (blank, *_) = describe(model, tokenizer, pictures, normalise)
-    assert seen.caption == scene.captions[0][0] != blank.caption
+    model = load_captioner("captioner-scenes")
+    scene = make_scenes(SceneConfig(train=1, validation=1, test=0), model.reader.size).validation
+    pictures = [scene.images.read(torch.tensor([0]))[0], model.reader.blank()]
+    (seen, *_), (blank, *_) = model.caption(pictures)
+    assert seen.text == scene.captions[0][0] != blank.text
 
 
 def test_the_captioner_of_photographs_tells_a_portrait_from_a_ship(capsys):

@@ -7,9 +7,10 @@ from torch.testing import assert_close
 
 from pellucid.data.augment import normalised
 from pellucid.data.images import ImageSet
+from pellucid.data.reader import PictureReader
 from pellucid.data.tokenizer import END, START, CaptionTokenizer
-from pellucid.evaluation.pointing import aligned, pointing, pointing_at, read_along, rollout
-from pellucid.evaluation.speech import blank_picture, captions_of, describe
+from pellucid.decode.captions import caption_all, write_captions
+from pellucid.evaluation.pointing import aligned, multiply_layers, pointing, pointing_at, read_along
 from pellucid.layers import watch
 from pellucid.models import Captioner, CaptionerConfig
 from pellucid.views.captions import caption_figure
@@ -49,13 +50,13 @@ def reread(model, tokenizer, pixels, captions):
 def test_what_is_said_has_the_probability_and_the_attention_of_the_whole_sentence(kind, pixels):
     tokenizer = CaptionTokenizer.train(CAPTIONS * 3, min_count=1, kind=kind, size=40)
     model = captioner(tokenizer)
-    found = describe(model, tokenizer, pixels, NORMALISE, beam=4, n_best=3, attention=True)
+    found = write_captions(model, tokenizer, pixels, beam=4, n_best=3, attention=True)
     said = [best for best, *_ in found]
-    assert [best.caption for best in said] == list(CAPTIONS)
+    assert [best.text for best in said] == list(CAPTIONS)
     assert max(len(tokenizer.encode(caption)) for caption in CAPTIONS) > (5 if kind == "bpe" else 4)
     for best, (log_probs, cross, _) in zip(said, reread(model, tokenizer, pixels, CAPTIONS), strict=True):
-        spelled = tokenizer.words(tokenizer.encode(best.caption))
-        assert best.words == tuple(best.caption.split())
+        spelled = tokenizer.words(tokenizer.encode(best.text))
+        assert best.words == tuple(best.text.split())
         assert best.log_prob == pytest.approx(log_probs.sum().item(), abs=1e-4)
         assert best.word_log_probs == pytest.approx([log_probs[each].sum().item() for _, each in spelled], abs=1e-4)
         maps = torch.stack([cross[:, :, each].mean(2) for _, each in spelled], 2)[..., REGISTERS:]
@@ -64,16 +65,16 @@ def test_what_is_said_has_the_probability_and_the_attention_of_the_whole_sentenc
     for several in found:
         scores = [each.score for each in several]
         assert scores == sorted(scores, reverse=True)
-        assert len({each.caption for each in several}) == 3
+        assert len({each.text for each in several}) == 3
 
 
 def test_special_tokens_are_never_said(tokenizer, pixels):
     model = captioner(tokenizer, steps=1, tied=False)
     with torch.no_grad():
         model.decoder.output.bias[[0, 1, 3, 4, 5]] += 20  # it would love to
-    for (said,) in describe(model, tokenizer, pixels, NORMALISE, beam=2):
+    for (said,) in write_captions(model, tokenizer, pixels, beam=2):
         assert said.words
-        assert "<" not in said.caption
+        assert "<" not in said.text
         assert said.attention is None
 
 
@@ -81,15 +82,17 @@ def test_few_words_make_few_sentences(pixels):
     tokenizer = CaptionTokenizer.train(["a"], min_count=1)
     encoder = captioner(CaptionTokenizer.train(CAPTIONS, min_count=1), steps=0).config.encoder
     model = Captioner(CaptionerConfig(vocabulary=7, encoder=encoder, layers=1, heads=2, max_length=3)).eval()
-    for said in describe(model, tokenizer, pixels, NORMALISE, beam=6, n_best=6):
-        assert sorted(each.caption for each in said) == ["", "a", "a a"]
+    for said in write_captions(model, tokenizer, pixels, beam=6, n_best=6):
+        assert sorted(each.text for each in said) == ["", "a", "a a"]
 
 
 def test_captions_of_a_set_are_those_of_its_pictures(model, tokenizer, pixels):
     told = []
     model.train()
-    assert captions_of(model, tokenizer, of(pixels), NORMALISE, beam=3, batch=2, progress=told.append) == list(CAPTIONS)
-    assert told == [2, 4, 5]
+    assert caption_all(model, tokenizer, of(pixels), beam=3, batch=2, progress=lambda *done: told.append(done)) == list(
+        CAPTIONS
+    )
+    assert told == [(2, 5), (4, 5), (5, 5)]
     assert model.training
     model.eval()
 
@@ -97,18 +100,18 @@ def test_captions_of_a_set_are_those_of_its_pictures(model, tokenizer, pixels):
 def test_what_can_not_be_described_is_refused(tokenizer, pixels):
     model = captioner(tokenizer, steps=0)
     with pytest.raises(ValueError, match="beam is 0; expected one or more"):
-        describe(model, tokenizer, pixels, NORMALISE, beam=0)
+        write_captions(model, tokenizer, pixels, beam=0)
     with pytest.raises(ValueError, match="n_best is 3; expected 1…2"):
-        describe(model, tokenizer, pixels, NORMALISE, beam=2, n_best=3)
+        write_captions(model, tokenizer, pixels, beam=2, n_best=3)
     for part in (model.decoder.norm, model.encoder.norm):
         with torch.no_grad():
             part.weight[0] = torch.nan
         with pytest.raises(ValueError, match="its weights are damaged"):
-            describe(model, tokenizer, pixels, NORMALISE)
+            write_captions(model, tokenizer, pixels)
 
 
 def test_a_blank_picture_is_the_mean_colour(model):
-    blank = blank_picture(model, NORMALISE)
+    blank = PictureReader.of(model.config.encoder).blank()[None]
     assert blank.shape == (1, 3, 8, 12)
     assert normalised(blank, NORMALISE).abs().max() < 0.5 / 255 / 0.25 + 1e-6
 
@@ -184,8 +187,8 @@ def test_what_can_not_be_pointed_at_is_refused():
 
 def test_reading_along_looks_where_the_sentence_is_read(model, tokenizer, pixels):
     captions = ["a red dog", "the cat sit on grass", "a", "red cat runs", "zebra on grass"]
-    found = read_along(model, tokenizer, pixels, captions, NORMALISE)
-    through = read_along(model, tokenizer, pixels, captions, NORMALISE, through=True)
+    found = read_along(model, tokenizer, pixels, captions)
+    through = read_along(model, tokenizer, pixels, captions, through=True)
     for caption, (words, maps), (_, rolled), (_, cross, seen) in zip(
         captions, found, through, reread(model, tokenizer, pixels, captions), strict=True
     ):
@@ -204,7 +207,7 @@ def test_reading_along_looks_where_the_sentence_is_read(model, tokenizer, pixels
 
 def test_rollout_needs_records():
     with pytest.raises(ValueError, match="watch the model while it encodes"):
-        rollout([])
+        multiply_layers([])
 
 
 def test_only_words_in_their_place_count_for_what_is_said(model, tokenizer, pixels):
@@ -212,7 +215,7 @@ def test_only_words_in_their_place_count_for_what_is_said(model, tokenizer, pixe
 
     def played(captions, **options):
         boxes = [[whole] * len(caption.split()) for caption in captions]
-        return pointing_at(model, tokenizer, of(pixels), captions, boxes, NORMALISE, batch=2, **options)
+        return pointing_at(model, tokenizer, of(pixels), captions, boxes, batch=2, **options)
 
     right = played(CAPTIONS, own=2)
     assert (right.words, right.share((1, 3)), right.chance) == (15, 1.0, 1.0)

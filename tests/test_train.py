@@ -24,12 +24,14 @@ from pellucid.cli import progress as shown
 from pellucid.config import from_json, to_json
 from pellucid.data import DataConfig, ImageSet
 from pellucid.data.sources import Splits
+from pellucid.devices import pick_device
 from pellucid.models import ViTConfig
 from pellucid.recipes import RECIPES, recipe
-from pellucid.recipes.reverse import Reversing
-from pellucid.training import ClassifierRun, Duration, Engine, Optim, Run, RunFolder
-from pellucid.training.classify import Classification, resolved
-from pellucid.training.distributed import Processes, pick_device
+from pellucid.runs import ClassifierRun, Duration, Optim, Run, RunFolder
+from pellucid.training import Engine
+from pellucid.training.classify import Classification, resolve
+from pellucid.training.distributed import Processes
+from pellucid.training.reverse import Reversing
 
 CPU = torch.device("cpu")
 
@@ -268,7 +270,7 @@ def tiny(run: ClassifierRun, **changes) -> ClassifierRun:
 def test_every_recipe_takes_two_steps(name, monkeypatch):
     """With its own stem, augmentation, optimizer, precision and smoothing; only small."""
     monkeypatch.setattr("pellucid.training.classify.load", random_splits)
-    run, splits = resolved(tiny(recipe(name)))
+    run, splits = resolve(tiny(recipe(name)))
     heard = Heard()
     task = Classification(run, splits, CPU, Processes())
     before = {key: p.detach().clone() for key, p in task.model.named_parameters()}
@@ -368,7 +370,7 @@ def test_label_smoothing(monkeypatch):
     monkeypatch.setattr("pellucid.training.classify.load", random_splits)
     monkeypatch.setattr("pellucid.training.classify.augment", lambda *_, **__: (images, labels, others, weight))
     base = tiny(recipe("vit_cifar10_fast"), label_smoothing=0.2, precision="float32")
-    run, splits = resolved(base)
+    run, splits = resolve(base)
     task = Classification(run, splits, CPU, Processes())
     ((batch,),) = task.batches(0, 1)
 
@@ -384,7 +386,7 @@ def test_label_smoothing(monkeypatch):
 
 def test_what_a_run_is_evaluated_on(monkeypatch):
     monkeypatch.setattr("pellucid.training.classify.load", random_splits)
-    run, splits = resolved(tiny(recipe("vit_64x5")))
+    run, splits = resolve(tiny(recipe("vit_64x5")))
     assert Classification(run, splits, CPU, Processes()).held_out is splits.validation
     assert Classification(replace(run, evaluate_on="test"), splits, CPU, Processes()).held_out is splits.test
     only = Splits(splits.train)
@@ -395,11 +397,11 @@ def test_what_a_run_is_evaluated_on(monkeypatch):
 
 def test_the_data_sets_what_only_it_knows(monkeypatch):
     monkeypatch.setattr("pellucid.training.classify.load", random_splits)
-    run, splits = resolved(ClassifierRun(model=ViTConfig(mean=(0.1, 0.2, 0.3), std=(0.2, 0.2, 0.2))))
+    run, splits = resolve(ClassifierRun(model=ViTConfig(mean=(0.1, 0.2, 0.3), std=(0.2, 0.2, 0.2))))
     assert (run.model.classes, run.model.channels, run.model.image) == (10, 3, (32, 32))
     assert run.model.labels == splits.train.classes
     assert run.model.mean == (0.1, 0.2, 0.3)
-    assert resolved(run)[0] == run  # once is enough
+    assert resolve(run)[0] == run  # once is enough
 
 
 # What people see

@@ -8,7 +8,7 @@ from torch.testing import assert_close
 from pellucid.models import Transformer, TransformerConfig
 from pellucid.models.init import initialise
 from pellucid.ops import masks
-from pellucid.recipes.reverse import reverse, sequences, shifted
+from pellucid.training.reverse import reverse, sequences, shifted
 
 
 def small(**options):

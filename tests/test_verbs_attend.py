@@ -16,9 +16,9 @@ from pellucid.data.images import decode
 from pellucid.data.tokenizer import CaptionTokenizer
 from pellucid.explain.heads import head_report
 from pellucid.explain.trace import trace
-from pellucid.hub.loading import load
 from pellucid.models import ViT, ViTConfig
-from pellucid.training.history import checkpoints_of, model_at
+from pellucid.ready import ReadyCaptioner, load_checkpoint, load_classifier
+from pellucid.runs import RunFolder
 from pellucid.views.bundle import from_bytes, load_trace
 
 LABELS = ("cat", "dog", "bird")
@@ -70,7 +70,7 @@ def test_a_page_of_what_a_classifier_sees(model, folder, tmp_path, capsys):
     for i, (line, found) in enumerate(zip(said, seen, strict=False)):
         shares = "  ".join(f"{label} {100 * share:.1f} %" for label, share in found.answers)
         assert line == f"{folder / f'{i}.png'}  {shares}"
-        truth = trace(load(model), decode(folder / f"{i}.png", size=(8, 12)))
+        truth = trace(load_classifier(model).transformer, decode(folder / f"{i}.png", size=(8, 12)))
         assert [label for label, _ in found.answers] == [label for label, _ in truth.answers]
         torch.testing.assert_close(found.maps[1].values, truth.maps[1].values)
     assert [each.method for each in seen[0].maps] == ["rollout", "gradient"]
@@ -183,7 +183,7 @@ def test_the_heads_in_numbers_and_the_health_of_a_captioner(model, teller, folde
     even = replace(traces_in(out)[0], maps=tuple(
         replace(each, values=torch.ones_like(each.values)) for each in traces_in(out)[0].maps
     ))  # fmt: skip
-    monkeypatch.setattr(attend_room, "trace_caption", lambda *_, **__: even)
+    monkeypatch.setattr(ReadyCaptioner, "trace", lambda *_, **__: even)
     told = run(capsys, teller, folder / "0.png", "--out", out).out
     assert "beware: by raw, the maps of different words differ in 0 % of their mass" in told
 
@@ -194,10 +194,10 @@ def test_a_run_is_followed_through_its_checkpoints(folder, tmp_path, capsys):
     path = tmp_path / "run"
     how = ["--duration", "6 steps", "--keep-every", "2 steps", "--evaluate-every", "0 steps"]
     assert main(["train", "vit_digits", "--out", str(path), *words, *how]) == 0
-    kept = [(step, file.stem) for step, file in checkpoints_of(path)]
+    kept = [(step, file.stem) for step, file in RunFolder(path).checkpoints.listing()]
     assert kept == [(2, "step-2"), (4, "step-4"), (6, "best"), (6, "last"), (6, "step-6")]
     x = torch.rand(2, 1, 8, 8)
-    at = {name: model_at(path, path / "checkpoints" / f"{name}.safetensors")(x) for _, name in kept}
+    at = {name: load_checkpoint(path, path / "checkpoints" / f"{name}.safetensors").model(x) for _, name in kept}
     torch.testing.assert_close(at["step-6"], at["last"])
     torch.testing.assert_close(at["best"], at["last"])
     assert not torch.allclose(at["step-2"], at["step-6"], atol=1e-4)

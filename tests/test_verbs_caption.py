@@ -10,18 +10,20 @@ import torch
 from PIL import Image
 from speaking import CAPTIONS, NORMALISE, captioner, pictures
 
-from pellucid.cli import evaluate_captions, main
-from pellucid.cli.caption import pictures as meant
-from pellucid.cli.evaluate_captions import data_of
-from pellucid.cli.verbs import Evaluate
-from pellucid.config import to_json
+from pellucid.cli import evaluate, main
+from pellucid.cli.pictures import find_pictures
 from pellucid.data.caption_sources import CaptionData
 from pellucid.data.captions import CaptionSplits
 from pellucid.data.scenes import SceneConfig, make_scenes
 from pellucid.data.tokenizer import CaptionTokenizer
+from pellucid.evaluation import captioning
+from pellucid.evaluation.captioning import name_map
 from pellucid.evaluation.captions import METRICS, score
 from pellucid.evaluation.pointing import pointing_at
 from pellucid.models import Captioner, CaptionerConfig, ViT, ViTConfig
+from pellucid.ready import ReadyCaptioner, load_captioner
+from pellucid.ready import captioner as ready_captioner
+from pellucid.runs import CaptionerRun
 
 OTHERS = ("a brown dog is running", "cats on the sofa", "green grass", "one cat lies on the grass", "some birds")
 
@@ -88,8 +90,8 @@ def test_evaluate_gives_the_scores_and_their_controls(saved, folder, tmp_path, c
 
 def test_examples_go_from_the_best_to_the_worst(saved, folder, tmp_path, capsys, monkeypatch):
     drawn = []
-    real = evaluate_captions.examples_figure
-    monkeypatch.setattr(evaluate_captions, "examples_figure", lambda shown: real(drawn.extend(shown) or shown))
+    real = evaluate.examples_figure
+    monkeypatch.setattr(evaluate, "examples_figure", lambda shown: real(drawn.extend(shown) or shown))
     said = run(capsys, "evaluate", saved, "--data", karpathy(tmp_path, folder), "--examples", tmp_path / "e.png").out
     assert f"examples: {tmp_path / 'e.png'}" in said
     assert sorted(example.said for example in drawn) == sorted(CAPTIONS)
@@ -118,8 +120,8 @@ def test_the_official_programs_are_asked_for_by_name(saved, folder, tmp_path, ca
     monkeypatch.setattr(shutil, "which", lambda name: None)
     said = run(capsys, "evaluate", saved, "--data", data, "--spice", code=2)
     assert "SPICE is a Java program and there is no java" in said.err
-    monkeypatch.setattr(evaluate_captions.jars, "check", lambda name: tmp_path)
-    monkeypatch.setattr(evaluate_captions.jars, "_meteor", lambda jar, said, meant: len(said) / 10)
+    monkeypatch.setattr(evaluate.jars, "check", lambda name: tmp_path)
+    monkeypatch.setattr(evaluate.jars, "_meteor", lambda jar, said, meant: len(said) / 10)
     found = json.loads(run(capsys, "evaluate", saved, "--data", data, "--meteor", "--json").out)
     assert found["meteor"] == 0.5
     assert "spice" not in found
@@ -128,7 +130,7 @@ def test_the_official_programs_are_asked_for_by_name(saved, folder, tmp_path, ca
     def fails(jar, said, meant):
         raise ValueError("SPICE's program failed: Error: no memory")
 
-    monkeypatch.setattr(evaluate_captions.jars, "_spice", fails)
+    monkeypatch.setattr(evaluate.jars, "_spice", fails)
     said = run(capsys, "evaluate", saved, "--data", data, "--meteor", "--spice", "--json", code=2)
     assert "SPICE's program failed: Error: no memory" in said.err
     told = json.loads(said.out)
@@ -163,15 +165,15 @@ def test_scenes_are_judged_by_the_truth(tmp_path, capsys, monkeypatch):
     model.eval().save_pretrained(tmp_path / "scenes")
     tokenizer.save(tmp_path / "scenes" / "tokenizer.json")
     asked = []
-    monkeypatch.setattr(evaluate_captions, "load_captions", lambda data: asked.append(data) or splits)
+    monkeypatch.setattr(ready_captioner, "load_captions", lambda data: asked.append(data) or splits)
     found = json.loads(run(capsys, "evaluate", tmp_path / "scenes", "--data", "scenes", "--json").out)
     assert (asked[0].name, asked[0].size) == ("scenes", (32, 32))
     assert found["exact"] == found["exact_unseen"] == 0.0
     assert set(found["exact_by_kind"]) == set(splits.test.kinds)
     assert found["people"] is None  # one caption is all there is to say
     texts = [text for (text,) in splits.test.captions]
-    truth = pointing_at(model, tokenizer, splits.test.images, texts, splits.test.boxes, NORMALISE)
-    called = {evaluate_captions._called(which): which for which in truth.hits}
+    truth = pointing_at(model, tokenizer, splits.test.images, texts, splits.test.boxes)
+    called = {name_map(which): which for which in truth.hits}
     assert len(called) == 1 + 2 + 2 * 2
     assert found["pointing"] == truth.share(called[found["pointing_map"]])
     assert found["pointing_chance"] == truth.chance
@@ -182,13 +184,13 @@ def test_scenes_are_judged_by_the_truth(tmp_path, capsys, monkeypatch):
     validation = run(capsys, "evaluate", tmp_path / "scenes", "--data", "scenes", "--split", "validation", "--json").out
     assert json.loads(validation)["exact_unseen"] is None  # no such scene, and no NaN
     assert json.loads(validation)["pointing_map"]
-    monkeypatch.setattr(evaluate_captions, "load_captions", lambda data: CaptionSplits(splits.test, None, None))
+    monkeypatch.setattr(ready_captioner, "load_captions", lambda data: CaptionSplits(splits.test, None, None))
     train = run(capsys, "evaluate", tmp_path / "scenes", "--data", "scenes", "--split", "train", "--json").out
     assert json.loads(train)["pointing_map"] == "mean over layers and heads"  # there is nothing to choose by
     assert json.loads(train)["pointing"] == truth.share((None, None))
-    monkeypatch.setattr(evaluate_captions, "load_captions", lambda data: splits)
+    monkeypatch.setattr(ready_captioner, "load_captions", lambda data: splits)
     # And whoever says the truth is right, of the kinds and pairs that are there.
-    monkeypatch.setattr(evaluate_captions, "captions_of", lambda *_, **__: [*texts[:-1], "a dog"])
+    monkeypatch.setattr(captioning, "caption_all", lambda *_, **__: [*texts[:-1], "a dog"])
     found = json.loads(run(capsys, "evaluate", tmp_path / "scenes", "--data", "scenes", "--json").out)
     assert found["exact"] == pytest.approx(23 / 24)
     kinds = [kind for kind in splits.test.kinds if kind != splits.test.kinds[-1]]
@@ -201,12 +203,12 @@ def test_scenes_are_judged_by_the_truth(tmp_path, capsys, monkeypatch):
 
 def test_a_run_is_judged_on_the_scenes_it_was_made_for(saved, tmp_path):
     kept = CaptionData("scenes", size=(64, 64), scenes=SceneConfig(train=7, seed=3))
-    (tmp_path / "config.json").write_text(json.dumps({"recipe": "x", "data": to_json(kept)}))
-    model = Captioner.from_pretrained(saved)
-    found = data_of(Evaluate(str(tmp_path), "scenes"), model)
-    assert (found.scenes, found.size) == (kept.scenes, (8, 12))
-    assert data_of(Evaluate(str(saved), "scenes"), model).scenes == SceneConfig()
-    other = data_of(Evaluate(str(tmp_path), "captions.json", path="images.tar"), model)
+    model, tokenizer = Captioner.from_pretrained(saved), CaptionTokenizer.load(saved / "tokenizer.json")
+    ready = ReadyCaptioner(model, tokenizer, run=CaptionerRun(recipe="x", data=kept))
+    data = ready.data("scenes")
+    assert (data.scenes, data.size) == (kept.scenes, (8, 12))
+    assert load_captioner(saved).data("scenes").scenes == SceneConfig()
+    other = ready.data("captions.json", path="images.tar")
     assert (other.name, other.images) == ("captions.json", "images.tar")
 
 
@@ -347,9 +349,9 @@ def test_a_file_whose_name_looks_like_a_pattern_is_that_file(tmp_path):
     (tmp_path / "a[1].png").touch()
     (tmp_path / "a1.png").touch()
     (tmp_path / "notes.txt").touch()
-    assert meant((str(tmp_path / "a[1].png"),)) == [tmp_path / "a[1].png"]
-    assert meant((str(tmp_path / "a[0-9].png"),)) == [tmp_path / "a1.png"]
-    assert meant((str(tmp_path),)) == [tmp_path / "a1.png", tmp_path / "a[1].png"]
+    assert find_pictures((str(tmp_path / "a[1].png"),)) == [tmp_path / "a[1].png"]
+    assert find_pictures((str(tmp_path / "a[0-9].png"),)) == [tmp_path / "a1.png"]
+    assert find_pictures((str(tmp_path),)) == [tmp_path / "a1.png", tmp_path / "a[1].png"]
     (tmp_path / "empty").mkdir()
     with pytest.raises(ValueError, match="holds no pictures"):
-        meant((str(tmp_path / "empty"),))
+        find_pictures((str(tmp_path / "empty"),))

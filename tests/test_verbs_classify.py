@@ -12,15 +12,15 @@ import torch
 from PIL import Image
 
 from pellucid.cli import main
-from pellucid.cli.curves import history, panel
-from pellucid.cli.evaluate import figures, relabelled
 from pellucid.config import to_json
 from pellucid.data import DataConfig, ImageSet, decode, load
 from pellucid.data.augment import normalised
-from pellucid.evaluation.accuracy import Classification
-from pellucid.hub.loading import normalisation
+from pellucid.data.reader import PictureReader
+from pellucid.evaluation.accuracy import ClassificationReport
+from pellucid.evaluation.labels import relabel
 from pellucid.models import ViT, ViTConfig
-from pellucid.training import ClassifierRun
+from pellucid.runs import ClassifierRun
+from pellucid.views.curves import choose_runs, read_history
 
 CONFIG = ViTConfig(
     classes=3,
@@ -41,7 +41,7 @@ def colours():
     model = ViT(CONFIG).eval()
     pictures = torch.randint(256, (60, 3, 1, 1), dtype=torch.uint8).expand(-1, -1, 8, 8).contiguous()
     with torch.no_grad():
-        pixels = normalised(pictures, normalisation(model))
+        pixels = PictureReader.of(CONFIG).prepare(pictures, model)
         model.head.weight *= 20
         model.head.bias -= model(pixels).mean(0)
         said = model(pixels).argmax(1)
@@ -133,21 +133,21 @@ def test_classes_that_the_model_does_not_know(names, colours):
     with pytest.raises(
         ValueError, match=rf"the model doesn't know .* of the data's {len(names)} classes; it knows 'zebra'"
     ):
-        relabelled(images, colours[0])
+        relabel(images, CONFIG.labels, 3)
 
 
 def test_names_that_stand_for_two_classes():
-    model = ViT(replace(CONFIG, labels=("crane", "dog", "crane")))
+    names = ("crane", "dog", "crane")
     pixels, labels = torch.zeros(3, 3, 8, 8, dtype=torch.uint8), torch.tensor([0, 1, 2])
-    assert relabelled(ImageSet(pixels, labels, ("crane", "dog", "crane")), model).labels.tolist() == [0, 1, 2]
+    assert relabel(ImageSet(pixels, labels, ("crane", "dog", "crane")), names, 3).labels.tolist() == [0, 1, 2]
     with pytest.raises(ValueError, match="several of the model's classes are called 'crane'"):
-        relabelled(ImageSet(pixels, labels % 2, ("crane", "dog")), model)
-    assert relabelled(ImageSet(pixels, labels * 0, ("dog",)), model).labels.tolist() == [1, 1, 1]
+        relabel(ImageSet(pixels, labels % 2, ("crane", "dog")), names, 3)
+    assert relabel(ImageSet(pixels, labels * 0, ("dog",)), names, 3).labels.tolist() == [1, 1, 1]
 
 
 def test_no_figure_of_the_json_is_nan():
-    broken = Classification(torch.full((2, 3), math.nan), torch.tensor([0, 1]), math.nan, 1.0)
-    found = figures(broken, ("a", "b", "c"))
+    broken = ClassificationReport(torch.full((2, 3), math.nan), torch.tensor([0, 1]), math.nan, 1.0, ("a", "b", "c"))
+    found = broken.figures
     assert found["ece"] is None
     assert found["per_class"]["c"] is None
     json.dumps(found, allow_nan=False)
@@ -198,7 +198,7 @@ def test_predict_names_the_likeliest_classes(colours, saved, tmp_path, capsys):
     assert [entry["image"] for entry in found] == [str(path) for path in paths]
     for i, entry in enumerate(found):
         with torch.no_grad():
-            truth = model(normalised(decode(paths[i])[None], normalisation(model)))[0].softmax(-1)
+            truth = model(normalised(decode(paths[i])[None], PictureReader.of(CONFIG).normalise))[0].softmax(-1)
         first, second = entry["predictions"]
         assert first["label"] == CONFIG.labels[said[i]]
         assert first["probability"] == pytest.approx(truth.max().item())
@@ -266,9 +266,9 @@ def logged(path, lines, end="", duration=None):
 
 def test_a_log_in_any_order_is_told_in_the_order_of_time(tmp_path):
     lines = log_lines(6)
-    forwards = history(logged(tmp_path / "a", lines), "run")
-    backwards = history(logged(tmp_path / "b", lines[::-1]), "run")
-    shuffled = history(logged(tmp_path / "c", random.Random(0).sample(lines, len(lines))), "run")
+    forwards = read_history(logged(tmp_path / "a", lines), "run")
+    backwards = read_history(logged(tmp_path / "b", lines[::-1]), "run")
+    shuffled = read_history(logged(tmp_path / "c", random.Random(0).sample(lines, len(lines))), "run")
     assert forwards == backwards == shuffled
     epochs = [point.epoch for point in backwards.steps]
     assert all(a < b for a, b in pairwise(epochs))
@@ -280,28 +280,28 @@ def test_a_log_in_any_order_is_told_in_the_order_of_time(tmp_path):
 def test_an_unfinished_line_and_a_step_told_twice(tmp_path):
     lines = log_lines(3)
     again = lines[-2] | {"loss": 9.0}
-    run = history(logged(tmp_path / "run", [*lines, again], end='{"step": 13, "epo'), "run")
+    run = read_history(logged(tmp_path / "run", [*lines, again], end='{"step": 13, "epo'), "run")
     assert len(run.steps) == 12
     assert run.steps[-1].loss == 9.0
     assert run.steps[-2].loss == 2 / 11
 
 
 def test_a_panel_shows_the_run_of_its_length_else_a_cut_one_and_says_so(tmp_path):
-    long, short = (history(logged(tmp_path / str(n), log_lines(n)), str(n)) for n in (20, 5))
-    assert panel([long, short], 5) == ("5 epochs, trained to the end", [short])
-    title, runs = panel([long, short], 10)
+    long, short = (read_history(logged(tmp_path / str(n), log_lines(n)), str(n)) for n in (20, 5))
+    assert choose_runs([long, short], 5) == ("5 epochs, trained to the end", [short])
+    title, runs = choose_runs([long, short], 10)
     assert title == "first 10 of 20 epochs"
     assert runs == [long.first(10)]
-    assert panel([long], 5)[0] == "first 5 of 20 epochs"
+    assert choose_runs([long], 5)[0] == "first 5 of 20 epochs"
     with pytest.raises(ValueError, match="--epochs has 30, but the longest run has 20; expected no more"):
-        panel([long, short], 30)
+        choose_runs([long, short], 30)
 
 
 def test_a_run_that_was_stopped_is_not_told_to_be_whole(tmp_path):
-    stopped = history(logged(tmp_path / "stopped", log_lines(5), duration="50 epochs"), "stopped")
-    assert panel([stopped], 5)[0] == "first 5 of 50 epochs"
-    whole = history(logged(tmp_path / "whole", log_lines(5), duration="20 steps"), "whole")
-    assert panel([whole], 5)[0] == "5 epochs, trained to the end"
+    stopped = read_history(logged(tmp_path / "stopped", log_lines(5), duration="50 epochs"), "stopped")
+    assert choose_runs([stopped], 5)[0] == "first 5 of 50 epochs"
+    whole = read_history(logged(tmp_path / "whole", log_lines(5), duration="20 steps"), "whole")
+    assert choose_runs([whole], 5)[0] == "5 epochs, trained to the end"
 
 
 def test_curves_draws_runs(tmp_path, capsys):

@@ -17,11 +17,10 @@ from torch import Tensor
 from torch.testing import assert_close
 
 import pellucid
-from pellucid.data.images import decode
 from pellucid.data.scenes import SceneConfig, make_scenes
-from pellucid.explain.trace import Layer, Map, Tokens, Trace, trace, trace_caption
-from pellucid.hub import load, load_captioner
+from pellucid.explain.trace import Layer, Map, Tokens, Trace
 from pellucid.ops.exact import weight_rows
+from pellucid.ready import load_captioner, load_classifier
 from pellucid.views.bundle import from_bytes, save_trace, to_bytes
 from pellucid.views.page import VIEWER, Section, page, to_html, viewer_code
 
@@ -39,8 +38,7 @@ RANDOM_LABELS = ("class", *(f"patch {row},{column}" for row in range(14) for col
 
 
 def image_trace(name: str) -> Trace:
-    vit = load("vit-cifar10")
-    return trace(vit, decode(SAMPLES / f"{name}.png", size=vit.config.image, channels=3), name="vit-cifar10")
+    return load_classifier("vit-cifar10").trace(SAMPLES / f"{name}.png")
 
 
 @pytest.fixture(scope="module")
@@ -51,11 +49,11 @@ def ship() -> Trace:
 
 @pytest.fixture(scope="module")
 def caption() -> Trace:
-    model, tokenizer = load_captioner("captioner-scenes")
-    scenes = make_scenes(SceneConfig(train=1, validation=0, test=1), model.config.encoder.image).test
+    model = load_captioner("captioner-scenes")
+    scenes = make_scenes(SceneConfig(train=1, validation=0, test=1), model.reader.size).test
     assert scenes is not None
     picture = scenes.images.read(torch.tensor([0]))[0]
-    return from_bytes(to_bytes(trace_caption(model, tokenizer, picture, name="captioner-scenes")))
+    return from_bytes(to_bytes(model.trace(picture)))
 
 
 @pytest.fixture(scope="module")

@@ -204,7 +204,7 @@ def _die_after_replacing(count: int) -> None:
 
 
 def _die_in_half_a_line(count: int) -> None:
-    from pellucid.training.folder import LOG, RunFolder
+    from pellucid.runs.folder import LOG, RunFolder
 
     def act(_, folder, lines):
         with (folder.path / LOG).open("a") as file:
@@ -215,16 +215,16 @@ def _die_in_half_a_line(count: int) -> None:
 
 
 def _end_after_saving(step: int) -> None:
-    from pellucid.training.checkpoint import Checkpoints
+    from pellucid.training.checkpoint import CheckpointWriter
 
-    save = Checkpoints.save_last
+    save = CheckpointWriter.save_last
 
     def called(self, values, facts):
         save(self, values, facts)
         if facts.step == step:
             os._exit(0)
 
-    Checkpoints.save_last = called
+    CheckpointWriter.save_last = called
 
 
 def _hang_at(step: int) -> None:
@@ -259,7 +259,7 @@ def _no_space_to_replace(count: int) -> None:
 
 
 def _no_space_to_log(count: int) -> None:
-    from pellucid.training.folder import RunFolder
+    from pellucid.runs.folder import RunFolder
 
     RunFolder.log = _counted(count, _raising(NO_SPACE))(RunFolder.log)
 

@@ -26,7 +26,7 @@ def main(words: Sequence[str] | None = None) -> int:
         print(f"pellucid {__version__}")
         return 0
     try:
-        with _hushed():
+        with _speaking():
             code = _parse(words)()
         sys.stdout.flush()
     except BrokenPipeError:  # the reader has read enough, as in `pellucid shapes | head -3`
@@ -44,12 +44,19 @@ def main(words: Sequence[str] | None = None) -> int:
 
 
 @contextlib.contextmanager
-def _hushed() -> Iterator[None]:
-    """Without Pillow's remarks on damaged images: either they can be read all the same, or a sentence says why not."""
+def _speaking() -> Iterator[None]:
+    """What the library warns of is said as everything else is. Without Pillow's remarks on damaged images: either they
+    can be read all the same, or a sentence says why not."""
     logging.getLogger("PIL").setLevel(logging.CRITICAL)
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", module=r"PIL\.")
-        yield
+    log, handler = logging.getLogger("pellucid"), logging.StreamHandler()
+    handler.setFormatter(logging.Formatter("pellucid: %(message)s"))
+    log.addHandler(handler)
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", module=r"PIL\.")
+            yield
+    finally:
+        log.removeHandler(handler)
 
 
 def _parse(words: list[str]) -> Callable[[], int | None]:

@@ -1,116 +1,65 @@
 """pellucid caption: what a captioner says of pictures of yours, and where it looks as it says it."""
 
-import glob
 import json
-import math
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from pellucid.cli.verbs import Caption
-from pellucid.data.images import SUFFIXES, decode, probe
-from pellucid.evaluation.speech import Said, describe
-from pellucid.hub.loading import load_captioner, normalisation
+from pellucid.cli.pictures import check_all_read, find_pictures, number_file, read_pictures
+from pellucid.cli.verbs import Caption as CaptionOptions
+from pellucid.data.images import decode, probe
+from pellucid.decode.captions import Caption
+from pellucid.devices import pick_device
 from pellucid.models.captioner import Captioner
-from pellucid.training.distributed import pick_device
+from pellucid.ready import ReadyCaptioner, load_captioner
 from pellucid.views.captions import caption_figure
 from pellucid.views.figures import check_path, save
 
 AT_ONCE = 16  # pictures that are captioned together
-SHOWN = 480  # pixels of the longer side of a picture in a figure
+LONGER_SIDE = 480  # pixels of a picture in a figure
 
 
-def caption(asked: Caption) -> None:
+def caption(options: CaptionOptions) -> None:
     """Caption every picture that can be read; the others get a sentence each, and exit code 2."""
-    if asked.beam < 1:
-        raise ValueError(f"--beam is {asked.beam}; expected one or more")
-    if not 1 <= asked.n_best <= asked.beam:
-        raise ValueError(f"--n-best is {asked.n_best}; expected 1…{asked.beam}, at most as many as the beam is wide")
-    if asked.figure is not None:
-        check_path(asked.figure)
-    paths = pictures(asked.images)
-    model, tokenizer = load_captioner(asked.model, pick_device(asked.device))
-    check_map(model, asked.layer, asked.head)
-    listed: list[dict[str, Any]] = []
-    for read in _read(paths, model):
-        found = describe(
-            model,
-            tokenizer,
-            torch.stack([pixels for _, _, pixels in read]),
-            normalisation(model),
-            beam=asked.beam,
-            n_best=asked.n_best,
-            attention=asked.figure is not None,
+    if options.beam < 1:
+        raise ValueError(f"--beam is {options.beam}; expected one or more")
+    if not 1 <= options.n_best <= options.beam:
+        raise ValueError(
+            f"--n-best is {options.n_best}; expected 1…{options.beam}, at most as many as the beam is wide"
         )
-        for (number, path, _), said in zip(read, found, strict=True):
-            listed.append(figures(path, said))
-            if not asked.json:
-                print(told(path, said), flush=True)
-            if asked.figure is not None:
-                place = asked.figure if len(paths) == 1 else asked.figure.with_stem(f"{asked.figure.stem}-{number}")
-                _draw(asked, model, path, said[0], place)
-                if not asked.json:
+    if options.figure is not None:
+        check_path(options.figure)
+    paths = find_pictures(options.images)
+    model = load_captioner(options.model, pick_device(options.device))
+    check_head(model.model, options.layer, options.head)
+    listed: list[dict[str, Any]] = []
+    for read in read_pictures(paths, model, AT_ONCE):
+        pixels, drawn = [each.pixels for each in read], options.figure is not None
+        captions = model.caption(pixels, options.beam, options.n_best, attention=drawn)
+        for (number, path, _), best in zip(read, captions, strict=True):
+            listed.append({"image": str(path), "captions": [each.to_json() for each in best]})
+            if not options.json:
+                print(describe_captions(path, best), flush=True)
+            if options.figure is not None:
+                place = number_file(options.figure, number, len(paths))
+                save(draw_words(model, path, best[0], options.layer, options.head), place)
+                if not options.json:
                     print(f"figure: {place}")
-    if asked.json:
+    if options.json:
         print(json.dumps(listed, allow_nan=False))
-    if len(listed) < len(paths):
-        raise ValueError(f"{len(paths) - len(listed)} of {len(paths)} pictures could not be read")
+    check_all_read(len(listed), paths)
 
 
-def pictures(names: tuple[str, ...]) -> list[Path]:
-    """The files that are meant: themselves, the pictures in a folder by name, or those that fit a pattern."""
-    if not names:
-        raise ValueError("no pictures are given; name one or more files, folders or patterns")
-    found: list[Path] = []
-    for name in names:
-        path = Path(name).expanduser()
-        if path.is_dir():
-            inside = sorted(each for each in path.iterdir() if each.suffix.lower() in SUFFIXES and each.is_file())
-            if not inside:
-                raise ValueError(f"the folder {name!r} holds no pictures")
-            found += inside
-        elif not path.exists() and glob.has_magic(name):
-            fitting = sorted(Path(each) for each in glob.glob(str(path), recursive=True) if Path(each).is_file())
-            if not fitting:
-                raise ValueError(f"no file fits the pattern {name!r}")
-            found += fitting
-        else:
-            found.append(path)
-    return found
+def describe_captions(path: Path, best: list[Caption]) -> str:
+    """The caption, or the best ones with their score, the log-probability of a token."""
+    if len(best) == 1:
+        return f"{path}  {best[0]}"
+    return "\n".join([str(path), *(f"  {each.score:8.3f}  {each}" for each in best)])
 
 
-def figures(path: Path, found: list[Said]) -> dict[str, Any]:
-    """What the JSON holds of one picture."""
-    return {
-        "image": str(path),
-        "captions": [
-            {
-                "caption": said.caption,
-                "log_prob": said.log_prob,
-                "score": said.score,
-                "words": [
-                    {"word": word, "probability": math.exp(log_prob)}
-                    for word, log_prob in zip(said.words, said.word_log_probs, strict=True)
-                ],
-            }
-            for said in found
-        ],
-    }
-
-
-def told(path: Path, found: list[Said]) -> str:
-    """The same for people: the caption, or the best ones with their score, the log-probability of a token."""
-    if len(found) == 1:
-        return f"{path}  {found[0].caption}"
-    return "\n".join([str(path), *(f"  {said.score:8.3f}  {said.caption}" for said in found)])
-
-
-def check_map(model: Captioner, layer: int | None, head: int | None) -> None:
+def check_head(model: Captioner, layer: int | None, head: int | None) -> None:
     layers, heads = model.config.layers, model.config.heads
     if layer is None and head is not None:
         raise ValueError(f"--head {head} is one of a layer; expected a --layer beside it, not None")
@@ -120,50 +69,32 @@ def check_map(model: Captioner, layer: int | None, head: int | None) -> None:
         raise ValueError(f"--head is {head}; expected 0…{heads - 1}")
 
 
-def _read(paths: list[Path], model: Captioner) -> Iterator[list[tuple[int, Path, Tensor]]]:
-    """Some pictures at a time, numbered from one; those that can't be read get a sentence, or raise it if alone."""
-    encoder = model.config.encoder
-    for start in range(0, len(paths), AT_ONCE):
-        read = []
-        for number, path in enumerate(paths[start : start + AT_ONCE], start + 1):
-            try:
-                pixels = decode(path, size=encoder.image, channels=encoder.channels, fit="stretch")
-                read.append((number, path, pixels))
-            except ValueError as error:
-                if len(paths) == 1:
-                    raise
-                print(f"pellucid: {error}", file=sys.stderr)
-        if read:
-            yield read
-
-
-def _draw(asked: Caption, model: Captioner, path: Path, said: Said, place: Path) -> None:
-    assert said.attention is not None
+def draw_words(model: ReadyCaptioner, path: Path, best: Caption, layer: int | None, head: int | None) -> Any:
+    """The picture once for each word, with the attention of one head, or of the mean of several, over it."""
+    assert best.attention is not None
     header = probe(path)
-    scale = min(1.0, SHOWN / max(header.height, header.width))
+    scale = min(1.0, LONGER_SIDE / max(header.height, header.width))
     size = (max(1, round(scale * header.height)), max(1, round(scale * header.width)))
-    picture = decode(path, size=size, channels=model.config.encoder.channels, fit="stretch")
-    maps, which = _map(said.attention, asked.layer, asked.head)
-    rows, columns = model.grid
-    figure = caption_figure(
-        picture,
-        said.words,
-        [math.exp(log_prob) for log_prob in said.word_log_probs],
+    maps, name = _choose_map(best.attention, layer, head)
+    rows, columns = model.model.grid
+    return caption_figure(
+        decode(path, size=size, channels=model.reader.channels, fit="stretch"),
+        best.words,
+        best.probabilities,
         maps,
-        tokens=rows * columns + model.config.encoder.registers,
-        title=f"{said.caption}\ncross-attention of {which}",
+        tokens=rows * columns + model.model.config.encoder.registers,
+        title=f"{best}\ncross-attention of {name}",
     )
-    save(figure, place)
 
 
-def _map(
+def _choose_map(
     attention: Float[Tensor, "layers heads words rows columns"], layer: int | None, head: int | None
 ) -> tuple[Float[Tensor, "words rows columns"], str]:
     """One map of each word, and what it is called."""
     layers, heads = attention.shape[:2]
     if layer is None:
         return attention.mean((0, 1)), f"the decoder, mean of {layers} layers of {heads} heads"
-    called = f"decoder layer {layer % layers}"
+    name = f"decoder layer {layer % layers}"
     if head is None:
-        return attention[layer].mean(0), f"{called}, mean of {heads} heads"
-    return attention[layer, head], f"{called}, head {head}"
+        return attention[layer].mean(0), f"{name}, mean of {heads} heads"
+    return attention[layer, head], f"{name}, head {head}"

@@ -1,125 +1,18 @@
 """pellucid convert: a vision transformer from another library's files, or into them."""
 
-import json
-import os
-import pickle
-import shutil
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
-
-import torch
-from torch import Tensor
-
 from pellucid.cli.verbs import Convert
-from pellucid.hub.convert import read, write
-from pellucid.hub.describe import described, told
-from pellucid.models.pretrained import CONFIG, WEIGHTS, read_weights, write_weights
-from pellucid.models.vit import ViT
-
-PICKLED = (".pt", ".pth", ".bin")
+from pellucid.hub.folders import check_free, read_folder, write_folder
 
 
-def convert(asked: Convert) -> None:
+def convert(options: Convert) -> None:
     """Read the source, whosever it is, and write it in the layout asked for."""
-    _must_be_free(asked.out)
-    model = load(asked.source, asked.heads)
+    check_free(options.out)
+    model = read_folder(options.source, options.heads)
     c = model.config
     (height, width), (p, q) = c.image, c.patch
-    print(f"read {asked.source}: {c.depth} blocks of width {c.width}, {c.heads} heads, {c.classes} classes,")
+    print(f"read {options.source}: {c.depth} blocks of width {c.width}, {c.heads} heads, {c.classes} classes,")
     print(f"  images of {height}×{width} pixels in patches of {p}×{q}, pooled by {c.pooling}")
-    if asked.layout == "pellucid":
-        _into(asked.out, model.save_pretrained)
-    else:
-        weights = write(model, asked.layout)
-        files = described(c, asked.layout, str(next(model.parameters()).dtype).removeprefix("torch."))
-        _into(asked.out, lambda folder: _save(folder, weights, files))
-        if asked.layout != "huggingface" and c.norm_eps != 1e-6:
-            print(f"  its norms have ε = {c.norm_eps:g}, which no file of {asked.layout} says: give it to norm_layer")
-    print(f"wrote {asked.out} as {asked.layout}")
-
-
-def load(source: Path, heads: int | None = None) -> ViT:
-    """The model in a folder (config.json and weights) or in a file of weights alone."""
-    if not source.exists():
-        raise ValueError(f"{source} doesn't exist; expected a folder with {CONFIG} and {WEIGHTS}, or a file of weights")
-    if source.is_file():
-        return read(_weights(source), **_given(heads=heads))
-    data = _json(source / CONFIG)
-    if "model" in data:
-        model = ViT.from_pretrained(source)
-        if heads not in (None, model.config.heads):
-            raise ValueError(f"--heads is {heads}, but {source / CONFIG} says {model.config.heads}")
-        return model
-    preprocessor = source / "preprocessor_config.json"
-    layout, known = told(data, _json(preprocessor) if preprocessor.is_file() else None)
-    if heads not in (None, known.get("heads", heads)):
-        raise ValueError(f"--heads is {heads}, but {source / CONFIG} says {known['heads']}")
-    return read(_weights(_file(source)), layout, **known | _given(heads=heads))
-
-
-def _file(folder: Path) -> Path:
-    names = (WEIGHTS, "pytorch_model.bin")
-    found = next((folder / name for name in names if (folder / name).is_file()), None)
-    if found is None:
-        raise ValueError(f"{folder} holds no {' and no '.join(names)}")
-    return found
-
-
-def _weights(path: Path) -> dict[str, Tensor]:
-    if path.suffix == ".safetensors":
-        return read_weights(path)
-    if path.suffix not in PICKLED:
-        raise ValueError(f"{path} is no file of weights; expected .safetensors or {', '.join(PICKLED)}")
-    try:
-        data = torch.load(path, map_location="cpu", weights_only=True)
-    except (pickle.UnpicklingError, EOFError, RuntimeError):
-        raise ValueError(f"{path} is damaged or holds more than tensors, which isn't unpickled here") from None
-    for inner in ("model", "state_dict"):  # a training script's checkpoint
-        if isinstance(data, dict) and isinstance(data.get(inner), dict):
-            data = data[inner]
-    if not isinstance(data, dict) or not data or not all(isinstance(value, Tensor) for value in data.values()):
-        raise ValueError(f"{path} holds no state dict; expected names with tensors")
-    return data
-
-
-def _json(path: Path) -> dict[str, Any]:
-    if not path.is_file():
-        raise ValueError(f"{path.parent} holds no {path.name}")
-    try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise ValueError(f"{path} is not JSON ({error})") from None
-    if not isinstance(data, dict):
-        raise ValueError(f"{path} holds {data!r}; expected an object")
-    return data
-
-
-def _save(folder: Path, weights: dict[str, Tensor], files: dict[str, dict[str, Any]]) -> None:
-    write_weights(folder / WEIGHTS, weights, {"format": "pt"})  # transformers reads no file without this word
-    for name, data in files.items():
-        (folder / name).write_text(json.dumps(data, indent=2) + "\n", encoding="utf-8")
-
-
-def _must_be_free(out: Path) -> None:
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise ValueError(f"{out} is there already; give a folder that is empty or not there yet")
-
-
-def _into(out: Path, save: Callable[[Path], Any]) -> None:
-    """Save beside `out` and rename, so that `out` is never half a model."""
-    out.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = out.with_name(f".{out.name}.{os.getpid()}")
-    unfinished.mkdir()
-    try:
-        save(unfinished)
-        if out.exists():
-            out.rmdir()
-        unfinished.rename(out)
-    except BaseException:
-        shutil.rmtree(unfinished, ignore_errors=True)
-        raise
-
-
-def _given(**fields: Any) -> dict[str, Any]:
-    return {key: value for key, value in fields.items() if value is not None}
+    write_folder(model, options.out, options.layout)
+    if options.layout not in ("pellucid", "huggingface") and c.norm_eps != 1e-6:
+        print(f"  its norms have ε = {c.norm_eps:g}, which no file of {options.layout} says: give it to norm_layer")
+    print(f"wrote {options.out} as {options.layout}")

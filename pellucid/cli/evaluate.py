@@ -1,124 +1,100 @@
-"""pellucid evaluate: how often a model is right, on which classes, and whether it knows when it is."""
+"""pellucid evaluate: how good a model is, as a table or as JSON, with pictures if asked for."""
 
 import json
 import math
-import sys
-from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
-from jaxtyping import Int
-from torch import Tensor, tensor
+import torch
+from rich.console import Console
+from rich.progress import Progress
 
-from pellucid.cli.evaluate_captions import evaluate_captions
 from pellucid.cli.verbs import Evaluate
-from pellucid.data.listings import Images, some
-from pellucid.data.sources import DataConfig, load
-from pellucid.evaluation.accuracy import Classification, classification
-from pellucid.hub.loading import kind_of, load_captioner, normalisation
-from pellucid.hub.loading import load as load_model
-from pellucid.models import Captioner, ViT
-from pellucid.training.config import ClassifierRun
-from pellucid.training.distributed import pick_device
-from pellucid.training.folder import CONFIG, RunFolder
+from pellucid.devices import pick_device
+from pellucid.evaluation import CaptioningReport, ClassificationReport, jars
+from pellucid.evaluation.captions import METRICS
+from pellucid.ready import ReadyCaptioner, ReadyClassifier, load
+from pellucid.views.captions import Example, examples_figure
 from pellucid.views.figures import check_path, save
 from pellucid.views.training import confusion_figure
 
-BATCH = 500
+FOR_CAPTIONERS = ("beam", "captions", "examples", "meteor", "spice")
+NAMES = ("BLEU-1", "BLEU-2", "BLEU-3", "BLEU-4", "ROUGE-L", "CIDEr-D")
+CONTROLS = ("shuffled", "blank", "fixed", "people")
 
 
-@dataclass(frozen=True)
-class Relabelled:
-    """Images whose labels are numbers of the model's classes."""
-
-    images: Images
-    labels: Int[Tensor, " n"]
-
-    def __len__(self) -> int:
-        return len(self.labels)
-
-    def read(self, indices: Tensor) -> Tensor:
-        return self.images.read(indices)
-
-
-def evaluate(asked: Evaluate) -> None:
-    """Print the figures as a table or as JSON and, if asked for, draw the confusion matrix."""
-    if asked.batch is not None and asked.batch < 1:
-        raise ValueError(f"--batch is {asked.batch}; expected one or more")
-    if asked.confusion is not None:
-        check_path(asked.confusion)
-    device = pick_device(asked.device)
-    if kind_of(asked.model) is Captioner:
-        evaluate_captions(asked, *load_captioner(asked.model, device))
-        return
-    wanted = {
-        "beam": asked.beam is not None,
-        "captions": asked.captions,
-        "examples": asked.examples,
-        "meteor": asked.meteor,
-        "spice": asked.spice,
-    }
-    if for_captions := [name for name, value in wanted.items() if value]:
-        raise ValueError(f"--{for_captions[0]} is for captioners; this model is a classifier")
-    model = load_model(asked.model, device)
-    normalise = normalisation(model)
-    images = relabelled(_images(asked, model), model)
-    report = classification(model, images, normalise, device=device, batch=asked.batch or BATCH)
-    names = distinct(model.config.names)
-    if asked.json:
-        print(json.dumps(figures(report, names) | {"data": asked.data, "split": asked.split}, allow_nan=False))
+def evaluate(options: Evaluate) -> None:
+    """Check what was asked for before the work, then do it by the kind of the model."""
+    if options.batch is not None and options.batch < 1:
+        raise ValueError(f"--batch is {options.batch}; expected one or more")
+    for path in (options.confusion, options.examples):
+        if path is not None:
+            check_path(path)
+    if options.captions is not None and not options.captions.parent.is_dir():
+        raise ValueError(f"the folder {str(options.captions.parent)!r} doesn't exist; make it first")
+    model = load(options.model, device=pick_device(options.device))
+    if isinstance(model, ReadyCaptioner):
+        evaluate_captions(options, model)
     else:
-        print(table(report, names, title=f"{asked.model} on the {len(images):,} {asked.split} images of {asked.data}"))
-    if asked.confusion is not None:
-        save(confusion_figure(report.confusion, names), asked.confusion)
-        if not asked.json:
-            print(f"\nconfusion matrix: {asked.confusion}")
+        evaluate_classes(options, model)
 
 
-def relabelled(images: Images, model: ViT) -> Relabelled:
-    """The images under the model's class numbers: by the names of the classes or, if none is shared, by their order."""
-    channels = model.config.channels
-    if images.shape[0] != channels:
-        raise ValueError(f"the images have {images.shape[0]} channels and the model was trained on {channels}")
-    labels, classes = model.config.labels, images.classes
-    if labels == classes:
-        return Relabelled(images, images.labels)
-    unknown = tuple(name for name in classes if name not in (labels or ()))
-    if not unknown:
-        twice = tuple(name for name, times in Counter(labels).items() if times > 1 and name in classes)
-        if twice:
-            raise ValueError(
-                f"several of the model's classes are called {some(twice)}: which is meant can't be told by name"
-            )
-        numbers = {name: i for i, name in enumerate(labels or ())}
-        return Relabelled(images, tensor([numbers[name] for name in classes])[images.labels])
-    if len(unknown) == len(classes) == model.config.classes:
-        said = "names no classes" if labels is None else f"has other names for its classes ({some(labels, 3)})"
-        print(
-            f"pellucid: the model {said} than the data ({some(classes, 3)}); they are taken in their order",
-            file=sys.stderr,
-        )
-        return Relabelled(images, images.labels)
-    known = f"{model.config.classes} classes" if labels is None else some(labels)
-    raise ValueError(f"the model doesn't know {some(unknown)} of the data's {len(classes)} classes; it knows {known}")
+def evaluate_classes(options: Evaluate, model: ReadyClassifier) -> None:
+    """Accuracy and calibration and, if asked for, the confusion matrix."""
+    for name in FOR_CAPTIONERS:
+        if getattr(options, name) not in (None, False):
+            raise ValueError(f"--{name} is for captioners; this model is a classifier")
+    report = model.evaluate(options.data, options.split, path=options.path, batch=options.batch or 500)
+    if options.json:
+        print(json.dumps(report.figures | {"data": options.data, "split": options.split}, allow_nan=False))
+    else:
+        print(tabulate_classes(report, name_task(options, len(report.labels))))
+    if options.confusion is not None:
+        save(confusion_figure(report.confusion, report.classes), options.confusion)
+        if not options.json:
+            print(f"\nconfusion matrix: {options.confusion}")
 
 
-def figures(report: Classification, names: Sequence[str]) -> dict[str, Any]:
-    """What the JSON holds: shares, and null where there is no number."""
-    return {
-        "top1": _number(report.top1),
-        "top5": _number(report.top5),
-        "ece": _number(report.ece()),
-        "per_class": {name: _number(share) for name, share in zip(names, report.per_class, strict=True)},
-        "images_per_second": _number(report.images_per_second),
-        "images": len(report.labels),
-    }
+def evaluate_captions(options: Evaluate, model: ReadyCaptioner) -> None:
+    """Scores beside those of captions that were made without looking and, if asked for, what the model says."""
+    if options.confusion is not None:
+        raise ValueError("--confusion is for classifiers; this model writes captions")
+    official = [name for name in jars.METRICS if getattr(options, name)]
+    for name in official:
+        jars.check(name)
+    with show_bar(options.model) as progress:
+        how = {"beam": 5 if options.beam is None else options.beam, "batch": options.batch or 64, "progress": progress}
+        report = model.evaluate(options.data, options.split, path=options.path, **how)
+    figures: dict[str, Any] = report.figures | {"data": options.data, "split": options.split}
+    failure = None
+    if options.captions is not None:
+        report.save_captions(options.captions)
+    if options.examples is not None:
+        save(draw_examples(report), options.examples)
+    try:
+        for name in official:
+            with show_bar(name.upper()):  # its program doesn't say how far it is
+                figures |= report.official(name)
+    except ValueError as error:
+        failure = error  # told after the figures that there are
+    if options.json:
+        print(json.dumps(figures, allow_nan=False))
+    else:
+        print(tabulate_captions(figures, name_task(options, figures["images"])))
+        for name in ("captions", "examples"):
+            if getattr(options, name) is not None:
+                print(f"\n{name}: {getattr(options, name)}")
+    if failure is not None:
+        raise failure
 
 
-def table(report: Classification, names: Sequence[str], *, title: str) -> str:
-    """The same for people, in percent."""
+def name_task(options: Evaluate, count: int) -> str:
+    return f"{options.model} on the {count:,} {options.split} images of {options.data}"
+
+
+def tabulate_classes(report: ClassificationReport, title: str) -> str:
+    """The figures for people, in percent."""
     rows = [
         ("top-1", f"{report.top1:7.2%}"),
         ("top-5", f"{report.top5:7.2%}"),
@@ -128,40 +104,72 @@ def table(report: Classification, names: Sequence[str], *, title: str) -> str:
     counts = report.confusion.sum(1).tolist()
     classes = [
         (name, f"{'–' if math.isnan(share) else f'{share:.2%}':>7}  of {count:,}")
-        for name, share, count in zip(names, report.per_class, counts, strict=True)
+        for name, share, count in zip(report.classes, report.per_class, counts, strict=True)
     ]
-    wide = max(len(name) for name, _ in rows + classes)
-    lines = [f"{name:<{wide}}  {value}" for name, value in rows]
-    return "\n".join([title, "", *lines, "", *(f"{name:<{wide}}  {value}" for name, value in classes)])
+    lines = align([*rows, *classes])
+    return "\n".join([title, "", *lines[: len(rows)], "", *lines[len(rows) :]])
 
 
-def distinct(names: Sequence[str]) -> tuple[str, ...]:
-    """The names, each with its number where it is used more than once (ImageNet has two cranes).
-
-    >>> distinct(("crane", "dog", "crane"))
-    ('crane (0)', 'dog', 'crane (2)')
-    """
-    times = Counter(names)
-    return tuple(f"{name} ({i})" if times[name] > 1 else name for i, name in enumerate(names))
-
-
-def _images(asked: Evaluate, model: ViT) -> Images:
-    splits = load(DataConfig(asked.data, path=asked.path, size=model.config.image, held_out=_held_out(asked)))
-    found = getattr(splits, asked.split)
-    if found is None or not len(found):
-        there = ", ".join(name for name in ("train", "validation", "test") if getattr(splits, name))
-        raise ValueError(f"{asked.data} has no {asked.split} images; it has {there}")
-    return found
+def tabulate_captions(figures: dict[str, Any], title: str) -> str:
+    """The official figures times 100, as they stand in papers, and the facts beside them."""
+    lines = [title + f", beam {figures['beam']}", "", f"{'':9}" + "".join(f"{name:>12}" for name in NAMES)]
+    for row in ("model", *CONTROLS):
+        values = figures if row == "model" else figures[row]
+        cells = ["–"] * len(METRICS) if values is None else [f"{100 * values[name]:.1f}" for name in METRICS]
+        lines.append(f"{row:9}" + "".join(f"{cell:>12}" for cell in cells))
+        if row == "model":
+            bounds = [figures["interval"].get(name) for name in METRICS]
+            spans = ["" if b is None else f"{100 * b[0]:.1f}–{100 * b[1]:.1f}" for b in bounds]
+            lines.append(f"{'  95 %':9}" + "".join(f"{span:>12}" for span in spans))
+    lines += ["", *align(list_facts(figures))]
+    return "\n".join(lines + (["", f"warning: {figures['warning']}"] if figures["warning"] else []))
 
 
-def _held_out(asked: Evaluate) -> int:
-    """As many as the run held out of the same data, so that its validation images are the ones it never saw."""
-    folder = Path(asked.model)
-    if asked.split == "test" or not (folder / "checkpoints").is_dir() or not (folder / CONFIG).is_file():
-        return 0
-    run = RunFolder(folder).config()
-    return run.data.held_out if isinstance(run, ClassifierRun) and run.data.name == asked.data else 0
+def list_facts(figures: dict[str, Any]) -> list[tuple[str, str]]:
+    facts = [
+        (name.upper(), f"{100 * figures[name]:.1f}") for name in jars.METRICS if name in figures
+    ] + [
+        ("different captions", f"{figures['different']:,} of {figures['images']:,}"),
+        ("words never said", format_share(figures["never_said"]) + " of the references' words"),
+        ("captions/s", f"{figures['captions_per_second']:,.1f}"),
+        ("of a blank picture", figures["blank_caption"]),
+        ("best fixed caption", figures["fixed_caption"]),
+    ]  # fmt: skip
+    if "exact" in figures:
+        facts += [("exact", format_share(figures["exact"]))]
+        facts += [(f"  {which} pairs", format_share(figures[f"exact_{which}"])) for which in ("seen", "unseen")]
+        facts += [(f"  {kind}", format_share(share)) for kind, share in figures["exact_by_kind"].items()]
+        for name, label in (("pointing", "pointing"), ("pointing_rollout", "  through the encoder")):
+            shares = f"{format_share(figures[name])}, by chance {format_share(figures['pointing_chance'])}"
+            facts += [(label, f"{shares} ({figures[f'{name}_map']})")]
+    return facts
 
 
-def _number(x: float) -> float | None:
-    return x if math.isfinite(x) else None
+def draw_examples(report: CaptioningReport) -> Any:
+    """Pictures at equal steps down the list of the model's captions, the best by CIDEr-D first: nobody chose them."""
+    places = report.examples()
+    pixels = report.images.images.read(torch.tensor([place for place, _ in places]))
+    return examples_figure(
+        [
+            Example(picture, report.captions[place], report.images.captions[place][0], score)
+            for picture, (place, score) in zip(pixels, places, strict=True)
+        ]
+    )
+
+
+def align(facts: list[tuple[str, str]]) -> list[str]:
+    wide = max(len(name) for name, _ in facts)
+    return [f"{name:<{wide}}  {value}" for name, value in facts]
+
+
+def format_share(share: float | None) -> str:
+    return "–" if share is None else f"{share:.1%}"
+
+
+@contextmanager
+def show_bar(title: str) -> Iterator[Callable[[int, int], None]]:
+    """A bar on a terminal that moves until it is told how much is done of how much."""
+    console = Console(stderr=True)
+    with Progress(console=console, disable=not console.is_terminal, transient=True) as bar:
+        task = bar.add_task(title, total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)

@@ -8,33 +8,33 @@ from pellucid.cli.verbs import Serve
 RUNS = Path("runs")  # where `pellucid train` puts them
 
 
-def serve(asked: Serve) -> None:
+def serve(options: Serve) -> None:
     """Load the models, bind the address, and serve until told to stop."""
+    from pellucid.devices import pick_device
     from pellucid.serve.app import create_app
     from pellucid.serve.guard import check_token, own_names
     from pellucid.serve.limits import Limits
     from pellucid.serve.served import load_all
     from pellucid.serve.server import bound, run
-    from pellucid.training.distributed import pick_device
 
-    token = asked.token or os.environ.get("PELLUCID_TOKEN") or None
-    check_token(token, asked.host)
-    if asked.runs is not None and not asked.runs.is_dir():
-        raise ValueError(f"the folder {str(asked.runs)!r} doesn't exist; give the folder that holds the runs")
+    token = options.token or os.environ.get("PELLUCID_TOKEN") or None
+    check_token(token, options.host)
+    if options.runs is not None and not options.runs.is_dir():
+        raise ValueError(f"the folder {str(options.runs)!r} doesn't exist; give the folder that holds the runs")
     limits = Limits()
-    with bound(asked.host, asked.port) as listening:
-        models = load_all(asked.models, pick_device(asked.device))
-        app = create_app(models, asked.runs or RUNS, limits=limits, token=token, names=own_names(asked.host))
+    with bound(options.host, options.port) as listening:
+        models = load_all(options.models, pick_device(options.device))
+        app = create_app(models, options.runs or RUNS, limits=limits, token=token, names=own_names(options.host))
         run(
             app,
             listening,
             limits,
-            lambda: print(f"open {_address(asked, listening.getsockname()[1], token)}", flush=True),
+            lambda: print(f"open {_address(options, listening.getsockname()[1], token)}", flush=True),
         )
 
 
-def _address(asked: Serve, port: int, token: str | None) -> str:
+def _address(options: Serve, port: int, token: str | None) -> str:
     host = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(
-        asked.host, f"[{asked.host}]" if ":" in asked.host else asked.host
+        options.host, f"[{options.host}]" if ":" in options.host else options.host
     )
     return f"http://{host}:{port}/" + (f"?token={token}" if token else "") + " (Ctrl-C stops the server)"

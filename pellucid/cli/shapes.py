@@ -10,27 +10,27 @@ from pellucid.views.figures import attention_figure, check_path, save
 MOST_TOKENS = 1024  # a cell of the matrix would be smaller than a pixel
 
 
-def shapes(asked: Shapes) -> None:
-    """Print the table and, if asked for, draw the figure."""
+def shapes(options: Shapes) -> None:
+    """Print the table and, if wanted, draw the figure."""
     for name in ("tokens", "width", "heads"):
-        if getattr(asked, name) < 1:
-            raise ValueError(f"--{name} is {getattr(asked, name)}; expected one or more")
-    if not 0 <= asked.head < asked.heads:
-        raise ValueError(f"--head is {asked.head}; expected 0…{asked.heads - 1}")
-    if asked.figure is not None:
-        check_path(asked.figure)
-        if asked.tokens > MOST_TOKENS:
-            raise ValueError(f"a figure shows at most {MOST_TOKENS} tokens; got --tokens {asked.tokens}")
-    torch.manual_seed(asked.seed)
+        if getattr(options, name) < 1:
+            raise ValueError(f"--{name} is {getattr(options, name)}; expected one or more")
+    if not 0 <= options.head < options.heads:
+        raise ValueError(f"--head is {options.head}; expected 0…{options.heads - 1}")
+    if options.figure is not None:
+        check_path(options.figure)
+        if options.tokens > MOST_TOKENS:
+            raise ValueError(f"a figure shows at most {MOST_TOKENS} tokens; got --tokens {options.tokens}")
+    torch.manual_seed(options.seed)
     attention = MultiHeadAttention(
-        asked.width, asked.heads, key_width=asked.key_width, value_width=asked.value_width
+        options.width, options.heads, key_width=options.key_width, value_width=options.value_width
     ).eval()
     with torch.no_grad(), watch(attention) as seen:
-        attention(torch.randn(1, asked.tokens, asked.width), causal=asked.causal)
-    print(seen.table(columns=asked.columns))
-    if asked.figure is not None:
-        weights = seen[""].weights(heads=[asked.head])[0, 0]
-        mask = masks.causal(asked.tokens) if asked.causal else None
-        title = f"attention of head {asked.head}"
-        save(attention_figure(weights, mask, title=title, columns=asked.columns), asked.figure)
-        print(f"\nfigure: {asked.figure}")
+        attention(torch.randn(1, options.tokens, options.width), causal=options.causal)
+    print(seen.table(columns=options.columns))
+    if options.figure is not None:
+        weights = seen[""].weights(heads=[options.head])[0, 0]
+        mask = masks.causal(options.tokens) if options.causal else None
+        title = f"attention of head {options.head}"
+        save(attention_figure(weights, mask, title=title, columns=options.columns), options.figure)
+        print(f"\nfigure: {options.figure}")

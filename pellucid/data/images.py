@@ -115,7 +115,7 @@ def decode(
     if fit not in ("cover", "stretch"):
         raise ValueError(f"fit is {fit!r}; expected 'cover' or 'stretch'")
     with _opened(file, name, max_pixels) as image:
-        return to_tensor(_plain(ImageOps.exif_transpose(image), channels), size, fit)
+        return to_tensor(plain(ImageOps.exif_transpose(image), channels), size, fit)
 
 
 def probe(file: File, max_pixels: int = MAX_PIXELS, *, name: str | None = None) -> Header:
@@ -144,7 +144,7 @@ def to_tensor(image: Image.Image, size: Size | None = None, fit: Fit = "cover") 
     return torch.from_numpy(pixels).permute(2, 0, 1).contiguous()
 
 
-def _plain(image: Image.Image, channels: int) -> Image.Image:
+def plain(image: Image.Image, channels: int) -> Image.Image:
     """Any mode as grey or RGB: 16 bits cut to 8, palettes looked up, transparency laid on white."""
     if image.mode.startswith("I"):
         image = Image.fromarray((np.asarray(image).clip(0, 0xFFFF) >> 8).astype(np.uint8))

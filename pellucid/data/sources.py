@@ -2,8 +2,10 @@
 
 import difflib
 import logging
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -62,6 +64,19 @@ def load(config: DataConfig) -> Splits:
             log.info("%s: its own validation images are left aside for the held-out ones", config.name)
         parts["train"], parts["validation"] = hold_out(parts["train"], config.held_out)
     return Splits(parts["train"], parts.get("validation"), parts.get("test"))
+
+
+def split_own(data: Any, config: DataConfig) -> Splits:
+    """A data set of one's own as splits: already in splits, by their names, or one set that some are held out of."""
+    if isinstance(data, Splits):
+        return data
+    if isinstance(data, Mapping):
+        unknown = sorted(set(data) - {"train", "validation", "test"})
+        if unknown or "train" not in data:
+            raise ValueError(f"data has {', '.join(map(str, data)) or 'nothing'}; expected train, validation and test")
+        return Splits(**{name: as_image_set(images, size=config.size) for name, images in data.items()})
+    images = as_image_set(data, size=config.size)
+    return Splits(*hold_out(images, config.held_out)) if config.held_out else Splits(images)
 
 
 def hold_out(images: Images, count: int) -> tuple[Images, Images]:

@@ -1,6 +1,9 @@
 """Accuracy of a classifier, class by class, with its calibration."""
 
+import math
 import time
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,19 +13,21 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from pellucid.data.augment import Normalise, normalised
+from pellucid.layers.modes import evaluating
 
 
 @dataclass(frozen=True)
-class Classification:
+class ClassificationReport:
     """What a model said of labelled images. Shares, not percent.
 
-    probabilities (n classes), labels (n); seconds: of the forward passes, data included.
+    probabilities (n classes), labels (n); seconds: of the forward passes, data included; names: of the classes.
     """
 
     probabilities: Float[Tensor, "n classes"]
     labels: Int[Tensor, " n"]
     loss: float
     seconds: float
+    names: tuple[str, ...] = ()
 
     @property
     def right(self) -> Bool[Tensor, " n"]:
@@ -55,6 +60,29 @@ class Classification:
     def images_per_second(self) -> float:
         return len(self.labels) / self.seconds
 
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """What the classes are called, with a number where a name is used more than once: ImageNet has two cranes.
+
+        >>> ClassificationReport(torch.eye(3), torch.arange(3), 0.0, 1.0, ("crane", "dog", "crane")).classes
+        ('crane (0)', 'dog', 'crane (2)')
+        """
+        names = self.names or tuple(map(str, range(self.probabilities.shape[1])))
+        times = Counter(names)
+        return tuple(f"{name} ({i})" if times[name] > 1 else name for i, name in enumerate(names))
+
+    @property
+    def figures(self) -> dict[str, Any]:
+        """All of it in numbers: shares, and None where there is no number."""
+        return {
+            "top1": _finite(self.top1),
+            "top5": _finite(self.top5),
+            "ece": _finite(self.ece()),
+            "per_class": {name: _finite(share) for name, share in zip(self.classes, self.per_class, strict=True)},
+            "images_per_second": _finite(self.images_per_second),
+            "images": len(self.labels),
+        }
+
     def ece(self, bins: int = 15) -> float:
         """Expected calibration error (Naeini et al. 2015): the mean gap between confidence and accuracy.
 
@@ -67,7 +95,7 @@ class Classification:
 
 
 @torch.no_grad()
-def classification(
+def evaluate_classifier(
     model: nn.Module,
     images: Any,
     normalise: Normalise,
@@ -75,20 +103,22 @@ def classification(
     device: torch.device | str = "cpu",
     batch: int = 1000,
     share: tuple[int, int] = (0, 1),
-) -> Classification:
+    names: Sequence[str] = (),
+) -> ClassificationReport:
     """The model's answers to all images, or to one process's share (rank, world) of them; normalisation alone."""
-    was_training = model.training
-    model.eval()
     indices = torch.arange(share[0], len(images), share[1])
     started = time.perf_counter()
     probabilities, losses = [], []
-    for part in indices.split(batch):
-        pixels = normalised(images.read(part).to(device), normalise)
-        logits = model(pixels).float()
-        losses.append(F.cross_entropy(logits, images.labels[part].to(device), reduction="sum"))
-        probabilities.append(logits.softmax(-1))
-    found = torch.cat(probabilities).cpu()
+    with evaluating(model):
+        for part in indices.split(batch):
+            logits = model(normalised(images.read(part).to(device), normalise)).float()
+            losses.append(F.cross_entropy(logits, images.labels[part].to(device), reduction="sum"))
+            probabilities.append(logits.softmax(-1))
+        answers = torch.cat(probabilities).cpu()
     seconds = time.perf_counter() - started
-    model.train(was_training)
     loss = torch.stack(losses).sum().item() / max(1, len(indices))
-    return Classification(found, images.labels[indices], loss, seconds)
+    return ClassificationReport(answers, images.labels[indices], loss, seconds, tuple(names))
+
+
+def _finite(x: float) -> float | None:
+    return x if math.isfinite(x) else None

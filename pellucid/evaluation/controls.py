@@ -7,7 +7,8 @@ BLEU-4 of 8 and more. So a score alone says little, and here it never stands alo
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from typing import Any
 
 import numpy as np
 
@@ -41,6 +42,12 @@ class Controls:
     different: int
     never_said: float
     warning: str | None
+
+    @property
+    def figures(self) -> dict[str, Any]:
+        """The model's scores by name, and everything beside them, as JSON takes it."""
+        others = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "model"}
+        return self.model | others | {"interval": {name: list(bounds) for name, bounds in self.interval.items()}}
 
 
 def controls(

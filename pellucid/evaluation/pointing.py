@@ -16,18 +16,21 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from pellucid.data.augment import Normalise, normalised
 from pellucid.data.listings import Images
+from pellucid.data.reader import PictureReader
 from pellucid.data.tokenizer import START, CaptionTokenizer
 from pellucid.decode import cross_attention
-from pellucid.evaluation.speech import by_word, describe
+from pellucid.decode.captions import maps_of_words, write_captions
 from pellucid.layers import watch
+from pellucid.layers.modes import evaluating
 from pellucid.layers.record import Record
 from pellucid.models.captioner import Captioner
 
 Box = tuple[float, float, float, float]  # (y0, x0, y1, x1) in pixels, ends exclusive
 Boxes = Sequence[Sequence[Box]]  # of each word; none for words that name no object
-Map = tuple[int | None, int | None]  # layer and head; the mean of a layer's heads without a head, of all without both
+HeadChoice = tuple[
+    int | None, int | None
+]  # layer, head; the mean of a layer's heads without a head, of all without both
 Looked = tuple[tuple[str, ...], Tensor]  # words, and their maps (layers heads words rows columns)
 
 
@@ -38,18 +41,18 @@ class Pointing:
     chance: a share.
     """
 
-    hits: dict[Map, float]
-    tolerant_hits: dict[Map, float]
+    hits: dict[HeadChoice, float]
+    tolerant_hits: dict[HeadChoice, float]
     words: int
     chance: float
     tolerant_chance: float
 
-    def share(self, which: Map, *, tolerant: bool = False) -> float | None:
+    def share(self, which: HeadChoice, *, tolerant: bool = False) -> float | None:
         """The share of hits of one map; None if there were no words."""
         return (self.tolerant_hits if tolerant else self.hits)[which] / self.words if self.words else None
 
     @property
-    def best(self) -> Map:
+    def best(self) -> HeadChoice:
         """The map with the most hits. Choose it on other images than those it is scored on."""
         return max(self.hits, key=self.hits.__getitem__)
 
@@ -70,7 +73,7 @@ def pointing(attention: Sequence[Tensor], boxes: Sequence[Boxes], size: tuple[in
     if not attention:
         raise ValueError("there are no pictures to point at")
     layers, heads = (range(n) for n in attention[0].shape[:2])
-    names: list[Map] = [(None, None), *((layer, None) for layer in layers), *itertools.product(layers, heads)]
+    names: list[HeadChoice] = [(None, None), *((layer, None) for layer in layers), *itertools.product(layers, heads)]
     totals = torch.zeros(2, len(names), dtype=torch.float64)  # by the rule and the tolerant one
     chances, words = torch.zeros(2, dtype=torch.float64), 0
     for maps, named in zip(attention, boxes, strict=True):
@@ -85,7 +88,7 @@ def pointing(attention: Sequence[Tensor], boxes: Sequence[Boxes], size: tuple[in
             chances += inside.double().mean((1, 2))
             words += 1
     chance, tolerant_chance = (chances / max(1, words)).tolist()
-    hits, tolerant = (dict(zip(names, found, strict=True)) for found in totals.tolist())
+    hits, tolerant = (dict(zip(names, counts, strict=True)) for counts in totals.tolist())
     return Pointing(hits, tolerant, words, chance, tolerant_chance)
 
 
@@ -94,34 +97,29 @@ def read_along(
     tokenizer: CaptionTokenizer,
     pixels: Tensor,
     captions: Sequence[str],
-    normalise: Normalise,
     *,
     through: bool = False,
 ) -> list[Looked]:
     """Where the model looks as it reads the given caption of each picture, uint8 (b c y x), word by word.
 
-    through: follow the attention through the encoder, to the patches as they came in (`rollout`).
+    through: follow the attention through the encoder, to the patches as they came in (rollout).
     """
-    was_training = model.training
-    model.eval()
-    device = next(model.parameters()).device
-    with torch.no_grad():
+    with evaluating(model), torch.no_grad():
         with watch(model) as seen:
-            context = model.encode(normalised(pixels.to(device), normalise))
+            context = model.encode(PictureReader.of(model.config.encoder).prepare(pixels, model))
         tokens = tokenizer.batch(captions, model.config.max_length)[:, 1:]
-        cross = cross_attention(model, context, tokens[:, None].to(device), START)[:, 0].float()
+        cross = cross_attention(model, context, tokens[:, None].to(context.device), START)[:, 0].float()
         if through:
-            rolled = rollout([seen[name] for name in seen if name.startswith("encoder.")])
+            rolled = multiply_layers([seen[name] for name in seen if name.startswith("encoder.")])
             cross = cross @ rolled[:, None, None].to(cross.dtype)
-    model.train(was_training)
-    found = []
+    looked = []
     for row, maps in zip(tokens, cross.cpu(), strict=True):
         words = tokenizer.words(row)
-        found.append((tuple(word for word, _ in words), by_word(model, words, maps)))
-    return found
+        looked.append((tuple(word for word, _ in words), maps_of_words(model, words, maps)))
+    return looked
 
 
-def rollout(records: Sequence[Record]) -> Float[Tensor, "b s s"]:
+def multiply_layers(records: Sequence[Record]) -> Float[Tensor, "b s s"]:
     """How much of each token that came in is in each that comes out: Π (½·1 + ½·A), A the mean over a layer's heads.
 
     The rollout of Abnar & Zuidema (2020), from the first record to the last. Every row sums to one.
@@ -155,7 +153,6 @@ def pointing_at(
     images: Images,
     captions: Sequence[str],
     boxes: Sequence[Boxes],
-    normalise: Normalise,
     *,
     own: int | None = None,
     through: bool = False,
@@ -173,11 +170,11 @@ def pointing_at(
         read = captions[start : start + batch]
         pixels = images.read(torch.arange(start, start + len(read)))
         if own is None:
-            looked += read_along(model, tokenizer, pixels, read, normalise, through=through)
+            looked += read_along(model, tokenizer, pixels, read, through=through)
         else:
-            for said, *_ in describe(model, tokenizer, pixels, normalise, beam=own, attention=True):
-                assert said.attention is not None
-                looked.append((said.words, said.attention))
+            for caption, *_ in write_captions(model, tokenizer, pixels, beam=own, attention=True):
+                assert caption.attention is not None
+                looked.append((caption.words, caption.attention))
     named = [aligned(words, captions[i], boxes[i]) for i, (words, _) in enumerate(looked)]
     return pointing([maps for _, maps in looked], named, images.shape[1:])
 
@@ -192,9 +189,9 @@ def _inside(boxes: Sequence[Box], grid: tuple[int, int], size: tuple[int, int]) 
     """Which patches count: those whose centre lies in a box, and those that overlap one."""
     high, wide = size[0] / grid[0], size[1] / grid[1]
     y, x = torch.arange(grid[0], dtype=torch.float64)[:, None], torch.arange(grid[1], dtype=torch.float64)
-    found = torch.zeros(2, *grid, dtype=torch.bool)
+    inside = torch.zeros(2, *grid, dtype=torch.bool)
     for y0, x0, y1, x1 in boxes:
         centre_y, centre_x = (y + 0.5) * high, (x + 0.5) * wide
-        found[0] |= (y0 <= centre_y) & (centre_y < y1) & (x0 <= centre_x) & (centre_x < x1)
-        found[1] |= (y0 < (y + 1) * high) & (y * high < y1) & (x0 < (x + 1) * wide) & (x * wide < x1)
-    return found
+        inside[0] |= (y0 <= centre_y) & (centre_y < y1) & (x0 <= centre_x) & (centre_x < x1)
+        inside[1] |= (y0 < (y + 1) * high) & (y * high < y1) & (x0 < (x + 1) * wide) & (x * wide < x1)
+    return inside

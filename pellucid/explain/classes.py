@@ -7,7 +7,8 @@ from jaxtyping import Float, Int, UInt8
 from torch import Tensor
 
 from pellucid.explain.chains import Heads, Start
-from pellucid.explain.maps import Look, Map, Method, evaluating, needs_gradient, pixels_of
+from pellucid.explain.maps import Look, Map, Method, needs_gradient, pixels_of
+from pellucid.layers.modes import evaluating
 from pellucid.models.vit import ViT
 
 

@@ -21,7 +21,8 @@ from torch import Tensor
 
 from pellucid.data.listings import Images
 from pellucid.explain.classes import looking
-from pellucid.explain.maps import METHODS, Method, evaluating, needs_gradient, pixels_of
+from pellucid.explain.maps import METHODS, Method, needs_gradient, pixels_of
+from pellucid.layers.modes import evaluating
 from pellucid.models.vit import ViT
 
 Fill = Literal["blur", "mean"]

@@ -11,8 +11,7 @@
 A `Look` is of any model whose self-attentions `watch` can see, ours or not.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
@@ -21,7 +20,7 @@ from einops import reduce
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from pellucid.data.augment import Normalise, normalised
+from pellucid.data.reader import PictureReader
 from pellucid.explain import chains
 from pellucid.explain.chains import Heads, Start
 from pellucid.explain.flow import flow
@@ -180,21 +179,6 @@ def needs_gradient(methods: Iterable[str]) -> bool:
     return "gradient" in methods or "input gradient" in methods
 
 
-@contextmanager
-def evaluating(model: nn.Module) -> Iterator[None]:
-    """The model as it answers, not as it trains: nothing is dropped."""
-    was_training = model.training
-    model.eval()
-    try:
-        yield
-    finally:
-        model.train(was_training)
-
-
 def pixels_of(images: Tensor, model: ViT) -> Float[Tensor, "b c y x"]:
     """Bytes (b c y x) as the model wants them: normalised, on its device and in its precision."""
-    mean, std = model.config.mean, model.config.std
-    if mean is None or std is None:
-        raise ValueError("the model doesn't say how its images were normalised; its config needs mean and std")
-    parameter = next(model.parameters())
-    return normalised(images.to(parameter.device), Normalise(mean, std)).to(parameter.dtype)
+    return PictureReader.of(model.config).prepare(images, model)

@@ -12,8 +12,9 @@ from torch import Tensor
 
 from pellucid.data.tokenizer import CaptionTokenizer
 from pellucid.explain.classes import class_names, looking, target_of
-from pellucid.explain.maps import Map, Method, evaluating, needs_gradient, pixels_of
+from pellucid.explain.maps import Map, Method, needs_gradient, pixels_of
 from pellucid.explain.words import explain_caption
+from pellucid.layers.modes import evaluating
 from pellucid.models.captioner import Captioner
 from pellucid.models.vit import ViT
 

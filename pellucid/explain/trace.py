@@ -12,16 +12,18 @@ from jaxtyping import Bool, Float, UInt8
 from torch import Tensor
 
 from pellucid.data.tokenizer import NAMES, START, CaptionTokenizer
+from pellucid.decode.captions import Caption, write_captions
 from pellucid.explain.classes import class_names, looking, target_of
 from pellucid.explain.maps import Map as Map
-from pellucid.explain.maps import Method, evaluating, needs_gradient, pixels_of
-from pellucid.explain.words import WordLook, piece_labels, said_of
+from pellucid.explain.maps import Method, needs_gradient, pixels_of
+from pellucid.explain.words import WordLook, piece_labels
+from pellucid.layers.modes import evaluating
 from pellucid.layers.record import Record
 from pellucid.models.captioner import Captioner
 from pellucid.models.vit import ViT
 from pellucid.ops.exact import share_heads
 
-METHODS: tuple[Method, ...] = ("rollout", "gradient")
+USUAL_METHODS: tuple[Method, ...] = ("rollout", "gradient")
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,7 +82,7 @@ def trace(
     *,
     labels: Sequence[str] | None = None,
     name: str = "",
-    methods: Sequence[Method] = METHODS,
+    methods: Sequence[Method] = USUAL_METHODS,
     target: int | str | None = None,
     top: int = 5,
 ) -> Trace:
@@ -117,16 +119,20 @@ def trace_caption(
     tokenizer: CaptionTokenizer,
     image: UInt8[Tensor, "c y x"],
     *,
+    caption: Caption | None = None,
     beam: int = 5,
-    methods: Sequence[Method] = METHODS,
+    methods: Sequence[Method] = USUAL_METHODS,
     name: str = "",
 ) -> Trace:
-    """Watch a captioner say what it sees in one image; each map explains one word."""
+    """Watch a captioner say what it sees in one image; each map explains one word.
+
+    caption: what it said already; it is searched for, with this beam, unless given.
+    """
+    caption = caption or write_captions(model, tokenizer, image[None], beam=beam)[0][0]
     with evaluating(model):
         pixels = pixels_of(image[None], model.encoder)
-        tokens, log_probs = said_of(model, pixels, beam=beam)
-        look = WordLook.of(model, pixels, tokens, gradients=needs_gradient(methods))
-        labels = piece_labels(tokenizer, tokens[0].tolist())
+        look = WordLook.of(model, pixels, caption.tokens[None].to(pixels.device), gradients=needs_gradient(methods))
+        labels = piece_labels(tokenizer, caption.tokens.tolist())
         maps = tuple(
             Map(method, label, word, look.map(method, word)[0].cpu())
             for method in methods
@@ -144,7 +150,7 @@ def trace_caption(
         tokens=(image_row, words_row),
         layers=(*(_layer(record, "image", "image") for record in look.encoder), *decoder),
         answers=(),
-        words=tuple(zip(labels, log_probs[0].tolist(), strict=True)),
+        words=tuple(zip(labels, caption.token_log_probs.tolist(), strict=True)),
         maps=maps,
     )
 

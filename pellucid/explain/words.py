@@ -7,8 +7,8 @@ import torch
 from jaxtyping import Float, Int, UInt8
 from torch import Tensor
 
-from pellucid.data.tokenizer import END, NEVER, START, CaptionTokenizer
-from pellucid.decode import beam_search
+from pellucid.data.tokenizer import START, CaptionTokenizer
+from pellucid.decode.captions import write_captions
 from pellucid.explain import chains
 from pellucid.explain.chains import Heads
 from pellucid.explain.flow import flow_decoder
@@ -16,7 +16,6 @@ from pellucid.explain.maps import (
     METHODS,
     Map,
     Method,
-    evaluating,
     input_gradient,
     layer_of,
     needs_gradient,
@@ -24,6 +23,7 @@ from pellucid.explain.maps import (
     random_map,
 )
 from pellucid.layers import watch
+from pellucid.layers.modes import evaluating
 from pellucid.layers.record import Record
 from pellucid.models.captioner import Captioner
 
@@ -106,37 +106,15 @@ def explain_caption(
     with evaluating(model):
         pixels = pixels_of(image[None], model.encoder)
         if caption is None:
-            said, _ = said_of(model, pixels, beam=beam)
+            tokens = write_captions(model, tokenizer, image[None], beam=beam)[0][0].tokens[None]
         else:
-            said = _tokens_of(caption, tokenizer, model).to(pixels.device)
-        look = WordLook.of(model, pixels, said, gradients=needs_gradient([method]))
-        labels = piece_labels(tokenizer, said[0].tolist())
+            tokens = _tokens_of(caption, tokenizer, model)
+        look = WordLook.of(model, pixels, tokens.to(pixels.device), gradients=needs_gradient([method]))
+        labels = piece_labels(tokenizer, tokens[0].tolist())
         how = {"layer": layer, "head": head, "seed": seed}
         end = len(labels) - 1
-        found = [look.map(method, word, **how, last=word == end)[0] for word in range(len(labels))]
-    return tuple(Map(method, label, word, found[word]) for word, label in enumerate(labels))
-
-
-@torch.no_grad()
-def said_of(
-    model: Captioner, pixels: Float[Tensor, "1 c y x"], *, beam: int = 5
-) -> tuple[Int[Tensor, "1 t"], Float[Tensor, "1 t"]]:
-    """The tokens of the best caption and their log-probabilities; the end is left out, unless nothing else is said."""
-    found = beam_search(
-        model,
-        model.encode(pixels),
-        start=START,
-        end=END,
-        length=model.config.max_length - 1,
-        beams=beam,
-        forbidden=NEVER,
-    )
-    if not found.scores.isfinite().all():
-        raise ValueError("what the model says has no probability; its weights are damaged")
-    length = int(found.lengths[0, 0])
-    if length > 1 and int(found.tokens[0, 0, length - 1]) == END:
-        length -= 1
-    return found.tokens[0, :, :length], found.log_probs[0, :, :length]
+        maps = [look.map(method, word, **how, last=word == end)[0] for word in range(len(labels))]
+    return tuple(Map(method, label, word, maps[word]) for word, label in enumerate(labels))
 
 
 def piece_labels(tokenizer: CaptionTokenizer, tokens: Sequence[int]) -> tuple[str, ...]:

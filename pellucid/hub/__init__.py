@@ -1,6 +1,5 @@
-"""Models by name or folder, and weights from elsewhere and for elsewhere."""
+"""Weights from elsewhere and for elsewhere, and those that come with the package."""
 
 from pellucid.hub.convert import read, write
-from pellucid.hub.loading import load, load_captioner, shipped
 
-__all__ = ["load", "load_captioner", "read", "shipped", "write"]
+__all__ = ["read", "write"]

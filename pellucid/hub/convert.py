@@ -17,7 +17,7 @@ import torch
 from einops import rearrange
 from torch import Tensor
 
-from pellucid.hub.names import HUGGINGFACE, LAYOUTS, TIMM, TORCHVISION, Layout, Names, recognised
+from pellucid.hub.names import HUGGINGFACE, LAYOUTS, TIMM, TORCHVISION, Layout, Names, recognise_layout
 from pellucid.models.vit import SIZES, Pooling, ViT, ViTConfig
 
 Weights = dict[str, Tensor]
@@ -55,7 +55,7 @@ def read(
     unknown = sorted(set(fields) - set(UNSEEN))
     if unknown:
         raise ValueError(f"{', '.join(unknown)}: the weights tell; expected only {', '.join(UNSEEN)}")
-    names = recognised(weights, layout)
+    names = recognise_layout(weights, layout)
     _refuse(weights, names)
     weights = _with_head(weights, names, classes)
     config = _config(weights, names, heads, image, pooling)

@@ -16,10 +16,10 @@ SEEN = (
 )
 
 
-def told(data: dict[str, Any], preprocessor: dict[str, Any] | None = None) -> tuple[Layout, dict[str, Any]]:
+def interpret_config(data: dict[str, Any], preprocessor: dict[str, Any] | None = None) -> tuple[Layout, dict[str, Any]]:
     """Whose config.json this is, and what it tells `convert.read` beyond the weights.
 
-    >>> told({"model_type": "vit", "num_attention_heads": 3, "image_size": 32, "layer_norm_eps": 1e-12})
+    >>> interpret_config({"model_type": "vit", "num_attention_heads": 3, "image_size": 32, "layer_norm_eps": 1e-12})
     ('huggingface', {'heads': 3, 'image': (32, 32), 'norm_eps': 1e-12})
     """
     if "model_type" in data:
@@ -74,7 +74,7 @@ def _timm(data: dict[str, Any]) -> dict[str, Any]:
     return _given(known)
 
 
-def described(config: ViTConfig, layout: Layout, dtype: str = "float32") -> dict[str, dict[str, Any]]:
+def describe_config(config: ViTConfig, layout: Layout, dtype: str = "float32") -> dict[str, dict[str, Any]]:
     """The files, by name, from which a library builds a model for the weights that `convert.write` gives."""
     c = config
     hidden = 4 * c.width if c.hidden is None else c.hidden

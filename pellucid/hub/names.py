@@ -38,8 +38,8 @@ class Names:
         >>> TIMM("blocks.3.attention.k.bias")
         'blocks.3.attn.qkv.bias'
         """
-        if found := re.fullmatch(r"blocks\.(\d+)\.(.+)", key):
-            block, key = self.block.format(found[1]), found[2]
+        if match := re.fullmatch(r"blocks\.(\d+)\.(.+)", key):
+            block, key = self.block.format(match[1]), match[2]
             if self.packed is not None and (part := re.fullmatch(r"attention\.[qkv]\.(weight|bias)", key)):
                 return block + self.packed.format(part[1])
             return block + _spelled(self.inside, key)
@@ -48,7 +48,7 @@ class Names:
     def depth(self, keys: Iterable[str]) -> int:
         """How many blocks these keys speak of."""
         pattern = re.compile(re.escape(self.block).replace(r"\{\}", r"(\d+)"))
-        return max((int(found[1]) + 1 for key in keys if (found := pattern.match(key))), default=0)
+        return max((int(match[1]) + 1 for key in keys if (match := pattern.match(key))), default=0)
 
 
 def _spelled(table: dict[str, str], key: str) -> str:
@@ -163,7 +163,7 @@ SPELLINGS = (TIMM, HUGGINGFACE, HUGGINGFACE_5, TORCHVISION_OLD, TORCHVISION)
 LAYOUTS: tuple[Layout, ...] = get_args(Layout)
 
 
-def recognised(keys: Iterable[str], layout: Layout | None = None) -> Names:
+def recognise_layout(keys: Iterable[str], layout: Layout | None = None) -> Names:
     """The spelling of these keys; of those that the layout has, if it is given."""
     keys = list(keys)
     if layout not in (*LAYOUTS, None):

@@ -6,15 +6,13 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from pellucid.data.augment import normalised
 from pellucid.data.named import cache_folder
 from pellucid.data.scenes import SceneConfig, SceneSet, make_scenes
 from pellucid.data.sources import DataConfig
 from pellucid.data.sources import load as load_images
 from pellucid.data.tokenizer import PAD
-from pellucid.hub import load, load_captioner
-from pellucid.hub.loading import normalisation
 from pellucid.models import Captioner, ViT
+from pellucid.ready import load_captioner, load_classifier
 
 CAPTIONER, CLASSIFIER = "captioner-scenes", "vit-cifar10"
 
@@ -39,22 +37,23 @@ class Labelled:
 
 def captioned(count: int, size: tuple[int, int] = (48, 48)) -> Captioned:
     """`count` scenes of captioner-scenes' test set whose pairs of colour and shape it knows, drawn in this size."""
-    model, tokenizer = load_captioner(CAPTIONER)
+    ready = load_captioner(CAPTIONER)
+    model = ready.model
     scenes = make_scenes(SceneConfig(train=1, validation=0, test=2 * count), size).test
     assert isinstance(scenes, SceneSet)
     chosen = (~scenes.unseen).nonzero().flatten()
-    tokens = tokenizer.batch([scenes.captions[i][0] for i in chosen.tolist()], model.config.max_length)
-    return Captioned(model, normalised(scenes.images.read(chosen), normalisation(model)), tokens)
+    tokens = ready.tokenizer.batch([scenes.captions[i][0] for i in chosen.tolist()], model.config.max_length)
+    return Captioned(model, ready.reader.prepare(scenes.images.read(chosen), model), tokens)
 
 
 def photographed(count: int) -> Labelled | None:
     """The first `count` test images of CIFAR-10, if the set is in the cache: it is not fetched for this."""
     if not (cache_folder() / "cifar10.safetensors").is_file():
         return None
-    model, test = load(CLASSIFIER), load_images(DataConfig("cifar10")).test
+    ready, test = load_classifier(CLASSIFIER), load_images(DataConfig("cifar10")).test
     assert test is not None
     chosen = torch.arange(count)
-    return Labelled(model, normalised(test.read(chosen), normalisation(model)), test.labels[chosen])
+    return Labelled(ready.transformer, ready.reader.prepare(test.read(chosen), ready.model), test.labels[chosen])
 
 
 @torch.no_grad()

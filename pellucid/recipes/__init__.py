@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from pellucid.recipes import captioner, vit
-from pellucid.training.config import CaptionerRun, ClassifierRun
+from pellucid.runs.config import CaptionerRun, ClassifierRun
 
 RECIPES: dict[str, Callable[[], ClassifierRun | CaptionerRun]] = {
     function.__name__: function

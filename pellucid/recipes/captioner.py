@@ -10,7 +10,7 @@ from pellucid.data.caption_sources import CaptionData
 from pellucid.data.scenes import SceneConfig
 from pellucid.models import CaptionerConfig, ViTConfig
 from pellucid.recipes.vit import vit_cifar10_fast
-from pellucid.training.config import CaptionerRun, Critical, Optim, Words
+from pellucid.runs.config import CaptionerRun, Critical, Optim, Words
 
 
 def captioner_scenes() -> CaptionerRun:

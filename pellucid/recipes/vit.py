@@ -9,7 +9,7 @@ from dataclasses import replace
 from pellucid.data.augment import Augment
 from pellucid.data.sources import DataConfig
 from pellucid.models import ViTConfig
-from pellucid.training.config import ClassifierRun, Optim
+from pellucid.runs.config import ClassifierRun, Optim
 
 
 def vit_digits() -> ClassifierRun:

@@ -8,6 +8,7 @@ from typing import Annotated
 from fastapi import FastAPI, Query
 
 from pellucid import __version__
+from pellucid.ready import ReadyModel
 from pellucid.serve import problems, schemas
 from pellucid.serve.experiments import experiments
 from pellucid.serve.guard import Guard
@@ -15,14 +16,13 @@ from pellucid.serve.limits import Limits
 from pellucid.serve.looking import looking
 from pellucid.serve.pages import pages
 from pellucid.serve.runs import Runs
-from pellucid.serve.served import Served
 from pellucid.serve.training import training
 from pellucid.serve.uploads import Door
 from pellucid.serve.worker import Worker
 
 
 def create_app(
-    models: Mapping[str, Served],
+    models: Mapping[str, ReadyModel],
     runs: Path | None = None,
     *,
     limits: Limits | None = None,

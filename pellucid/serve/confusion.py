@@ -8,25 +8,22 @@ import torch
 
 from pellucid.data.named import cache_folder
 from pellucid.data.sources import DataConfig, load
-from pellucid.evaluation.accuracy import classification
-from pellucid.hub.loading import load as load_model
-from pellucid.hub.loading import normalisation
-from pellucid.training.config import ClassifierRun
-from pellucid.training.folder import RunFolder
+from pellucid.ready import load_classifier
+from pellucid.runs import ClassifierRun, RunFolder
 from pellucid.training.pictures import evaluated_on
 from pellucid.views.training import DPI, confusion_figure
 
 
-class Drawn(NamedTuple):
+class ConfusionPicture(NamedTuple):
     """A picture (PNG), and of how many images it tells."""
 
     picture: bytes
     images: int
 
 
-def draw_confusion(path: Path, most: int) -> Drawn:
+def draw_confusion(path: Path, most: int) -> ConfusionPicture:
     """The confusion matrix of a run's best weights, on at most so many images, evenly spread; or one sentence."""
-    run = RunFolder(path).config()
+    run = RunFolder(path).run()
     if not isinstance(run, ClassifierRun):
         raise ValueError("a captioner has no classes to confuse")
     if not _is_at_hand(run.data):
@@ -34,12 +31,11 @@ def draw_confusion(path: Path, most: int) -> Drawn:
     images = evaluated_on(run, load(run.data))
     if images is None or not len(images):
         raise ValueError(f"the run holds no images of {run.data.name} back to be evaluated on")
-    model = load_model(path)
     chosen = torch.arange(min(most, len(images))) * len(images) // min(most, len(images))
-    report = classification(model, images.subset(chosen), normalisation(model), batch=250)
+    report = load_classifier(path).evaluate(images.subset(chosen), batch=250)
     stream = io.BytesIO()
-    confusion_figure(report.confusion, model.config.names).savefig(stream, format="png", dpi=DPI)
-    return Drawn(stream.getvalue(), len(chosen))
+    confusion_figure(report.confusion, report.classes).savefig(stream, format="png", dpi=DPI)
+    return ConfusionPicture(stream.getvalue(), len(chosen))
 
 
 def _is_at_hand(data: DataConfig) -> bool:

@@ -2,18 +2,21 @@
 
 import asyncio
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Query, Request, Response
 
+from pellucid.ready import ReadyCaptioner, ReadyClassifier, ReadyModel
 from pellucid.serve import schemas
 from pellucid.serve.limits import Limits
 from pellucid.serve.problems import Problem, documented
 from pellucid.serve.samples import samples
-from pellucid.serve.served import Classifier, Served, Speaker, said
+from pellucid.serve.served import describe_model
 from pellucid.serve.uploads import Door
 from pellucid.serve.worker import Worker
+from pellucid.views.bundle import to_bytes
 
 PICTURE = {
     "required": True,
@@ -28,28 +31,94 @@ ABOUT_PICTURES: dict[str, Any] = {
 BUNDLE = {200: {"description": "A trace, as docs/trace.md describes it.", "content": {"application/octet-stream": {}}}}
 
 
-def looking(models: Mapping[str, Served], door: Door, worker: Worker, limits: Limits) -> APIRouter:
+@dataclass(frozen=True)
+class Desk:
+    """Where a picture is handed in: through the door, to the worker that holds the models, and back with an answer."""
+
+    models: Mapping[str, ReadyModel]
+    door: Door
+    worker: Worker
+    limits: Limits
+
+    def model(self, name: str, kind: type[ReadyModel] = ReadyModel) -> Any:
+        """The model of this name and kind; or where to ask it instead."""
+        if name not in self.models:
+            raise Problem(404, f"no model is called {name!r}; there are: {', '.join(self.models) or 'none'}")
+        model = self.models[name]
+        if not isinstance(model, kind):
+            other = "/api/caption" if isinstance(model, ReadyCaptioner) else "/api/classify"
+            raise Problem(422, f"{name} is a {model.kind}; ask it at {other}")
+        return model
+
+    async def answer(
+        self, request: Request, model: ReadyModel, key: tuple[Any, ...], run: Any, together: int = 1
+    ) -> Any:
+        """What `run` makes of the request's picture, in one batch with others of the same model and key."""
+        read = partial(model.reader.read, max_pixels=self.limits.pixels, name="the picture")
+        async with self.door.entered():
+            picture = await self.door.picture(request, read)
+            return await asyncio.wrap_future(self.worker.submit((id(model), *key), run, picture, together=together))
+
+
+def looking(models: Mapping[str, ReadyModel], door: Door, worker: Worker, limits: Limits) -> APIRouter:
     """The routes, around these models."""
     routes = APIRouter(tags=["look"])
+    desk = Desk(models, door, worker, limits)
+    add_listings(routes, models)
 
-    def model_of(name: str, kind: type[Any] | None = None) -> Any:
-        if name not in models:
-            raise Problem(404, f"no model is called {name!r}; there are: {', '.join(models) or 'none'}")
-        found = models[name]
-        if kind is not None and not isinstance(found, kind):
-            other = "/api/caption" if isinstance(found, Speaker) else "/api/classify"
-            raise Problem(422, f"{name} is a {found.kind}; ask it at {other}")
-        return found
+    @routes.post("/classify", **ABOUT_PICTURES)
+    async def classify(request: Request, query: Annotated[schemas.ClassifyQuery, Query()]) -> schemas.Classes:
+        """The likeliest classes of a picture."""
+        model: ReadyClassifier = desk.model(query.model, ReadyClassifier)
+        run = partial(model.predict, top=len(model.labels))  # all, so that requests for more and for fewer go together
+        best = await desk.answer(request, model, ("classify",), run, limits.batch)
+        classes = [schemas.Class(label=label, probability=share) for label, share in best[: query.top]]
+        return schemas.Classes(model=model.name, classes=classes)
 
-    async def answer(request: Request, model: Served, key: tuple[Any, ...], run: Any, together: int) -> Any:
-        async with door.entered():
-            image = await door.picture(request, partial(model.read, pixels=limits.pixels))
-            return await asyncio.wrap_future(worker.submit((model.name, *key), run, image, together=together))
+    @routes.post("/caption", **ABOUT_PICTURES)
+    async def caption(request: Request, query: Annotated[schemas.CaptionQuery, Query()]) -> schemas.Captions:
+        """What a captioner says of a picture."""
+        model: ReadyCaptioner = desk.model(query.model, ReadyCaptioner)
+        if query.n_best > query.beam:
+            raise Problem(422, f"n_best is {query.n_best}; expected 1…{query.beam}, at most as many as the beam")
+        run = partial(model.caption, beam=query.beam, n_best=query.n_best)
+        captions = await desk.answer(request, model, ("caption", query.beam, query.n_best), run, limits.batch)
+        return schemas.Captions(
+            model=model.name, captions=[schemas.OneCaption(**caption.to_json()) for caption in captions]
+        )
+
+    @routes.post(
+        "/trace",
+        response_class=Response,
+        openapi_extra=ABOUT_PICTURES["openapi_extra"],
+        responses=ABOUT_PICTURES["responses"] | BUNDLE,
+    )
+    async def trace(request: Request, query: Annotated[schemas.TraceQuery, Query()]) -> Response:
+        """All that the attention follows from as the model looks at a picture: a file for the viewer."""
+        model: ReadyModel = desk.model(query.model)
+        how = {}
+        if query.target is not None:
+            if query.target not in model.labels:
+                raise Problem(422, f"target is {query.target!r}; expected a class that {model.name} knows")
+            how = {"target": query.target}
+        bundle = await desk.answer(request, model, ("trace",), partial(trace_all, model, **how))
+        return Response(bundle, media_type="application/octet-stream")
+
+    return routes
+
+
+def trace_all(model: ReadyModel, pictures: list[Any], **how: Any) -> list[bytes]:
+    """A file for the viewer, picture by picture."""
+    return [to_bytes(model.trace(picture, **how)) for picture in pictures]
+
+
+def add_listings(routes: APIRouter, models: Mapping[str, ReadyModel]) -> None:
+    """What there is to ask, and pictures to begin with."""
 
     @routes.get("/models")
     async def list_models(_: Annotated[schemas.Nothing, Query()]) -> list[schemas.Model]:
-        """The models that can be asked."""
-        return [schemas.Model(**model.about()) for model in models.values()]
+        """The models that can be query."""
+        return [schemas.Model(**describe_model(model)) for model in models.values()]
 
     @routes.get("/samples")
     async def list_samples(_: Annotated[schemas.Nothing, Query()]) -> list[schemas.Sample]:
@@ -63,44 +132,7 @@ def looking(models: Mapping[str, Served], door: Door, worker: Worker, limits: Li
     )
     async def sample(name: Annotated[str, Path()], _: Annotated[schemas.Nothing, Query()]) -> Response:
         """One of them, as a file."""
-        found = samples().get(name)
-        if found is None:
+        chosen = samples().get(name)
+        if chosen is None:
             raise Problem(404, f"no sample is called {name!r}; there are: {', '.join(samples())}")
-        return Response(found.data, media_type=found.type)
-
-    @routes.post("/classify", **ABOUT_PICTURES)
-    async def classify(request: Request, asked: Annotated[schemas.ClassifyQuery, Query()]) -> schemas.Classes:
-        """The likeliest classes of a picture."""
-        model: Classifier = model_of(asked.model, Classifier)
-        found = await answer(request, model, ("classify",), model.classify, limits.batch)
-        classes = [schemas.Class(label=label, probability=share) for label, share in model.best(found, asked.top)]
-        return schemas.Classes(model=model.name, classes=classes)
-
-    @routes.post("/caption", **ABOUT_PICTURES)
-    async def caption(request: Request, asked: Annotated[schemas.CaptionQuery, Query()]) -> schemas.Captions:
-        """What a captioner says of a picture."""
-        model: Speaker = model_of(asked.model, Speaker)
-        if asked.n_best > asked.beam:
-            raise Problem(422, f"n_best is {asked.n_best}; expected 1…{asked.beam}, at most as many as the beam")
-        run = partial(model.describe, beam=asked.beam, n_best=asked.n_best)
-        found = await answer(request, model, ("caption", asked.beam, asked.n_best), run, limits.batch)
-        return schemas.Captions(model=model.name, captions=[schemas.OneCaption(**said(each)) for each in found])
-
-    @routes.post(
-        "/trace",
-        response_class=Response,
-        openapi_extra=ABOUT_PICTURES["openapi_extra"],
-        responses=ABOUT_PICTURES["responses"] | BUNDLE,
-    )
-    async def trace(request: Request, asked: Annotated[schemas.TraceQuery, Query()]) -> Response:
-        """All that the attention follows from as the model looks at a picture: a file for the viewer."""
-        model: Served = model_of(asked.model)
-        run = model.trace
-        if asked.target is not None:
-            if not isinstance(model, Classifier) or asked.target not in model.labels:
-                raise Problem(422, f"target is {asked.target!r}; expected a class that {model.name} knows")
-            run = partial(model.trace, target=asked.target)
-        found = await answer(request, model, ("trace",), run, 1)
-        return Response(found, media_type="application/octet-stream")
-
-    return routes
+        return Response(chosen.data, media_type=chosen.type)

@@ -15,9 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from pellucid.hub.loading import SECOND_STAGE
-from pellucid.training.folder import CONFIG, ENVIRONMENT, LOG, PLAN
-from pellucid.training.history import checkpoints_of
+from pellucid.runs import Checkpoint, RunFolder
+from pellucid.runs.folder import SECOND_STAGE, kind_of_run
 
 LARGEST = 1 << 20  # bytes of a run's JSON files
 LIVE = 30.0  # seconds: a run that has logged nothing for longer is not running, as far as can be told from outside
@@ -36,27 +35,25 @@ class Runs:
         """Where the runs lie, by name, the newest first."""
         if self.folder is None or not self.folder.is_dir():
             return {}
-        found = {path.name: path for path in self.folder.iterdir() if self._is_run(path)}
-        found |= {
-            f"{name}:{SECOND_STAGE}": path / SECOND_STAGE
-            for name, path in found.items()
-            if self._is_run(path / SECOND_STAGE)
-        }
-        return dict(sorted(found.items(), key=lambda item: self._changed(item[1]), reverse=True))
+        places = {path.name: path for path in self.folder.iterdir() if self._is_run(path)}
+        inner = {f"{name}:{SECOND_STAGE}": RunFolder(path).second_stage.path for name, path in places.items()}
+        places |= {name: path for name, path in inner.items() if self._is_run(path)}
+        return dict(sorted(places.items(), key=lambda item: self._changed(item[1]), reverse=True))
 
     def summaries(self) -> list[dict[str, Any]]:
         """The runs in a few words each."""
         return [self.summary(name, path) for name, path in self.listing().items()]
 
     def summary(self, name: str, path: Path) -> dict[str, Any]:
-        config, log = self._json(path / CONFIG), self.log(path)
-        plan = _whole(self._json(path / PLAN).get("steps"))
+        folder, log = RunFolder(path), self.log(path)
+        config = self._json(folder.config_file)
+        plan = _whole(self._json(folder.plan_file).get("steps"))
         evaluated = log.evaluations[-1] if log.evaluations else None
         fresh = time.time() - self._changed(path) < LIVE
         return {
             "name": name,
             "recipe": str(config.get("recipe", "")),
-            "kind": "captioner" if "critical" in config else "classifier",
+            "kind": kind_of_run(config),
             "step": log.last,
             "steps": plan,
             "running": bool(fresh and log.last and (plan is None or log.last < plan)),
@@ -65,45 +62,48 @@ class Runs:
 
     def detail(self, name: str, path: Path, after: int, points: int) -> dict[str, Any]:
         """Everything: config, environment, and the curves after a step."""
-        log = self.log(path)
+        folder, log = RunFolder(path), self.log(path)
         return self.summary(name, path) | {
-            "config": self._json(path / CONFIG),
-            "environment": self._json(path / ENVIRONMENT),
-            "curves": curves([line for line in log.steps if line["step"] > after], points),
-            "checkpoints": [{"name": file.stem, "step": step} for step, file in self.checkpoints(path)],
+            "config": self._json(folder.config_file),
+            "environment": self._json(folder.environment_file),
+            "curves": thin_out([line for line in log.steps if line["step"] > after], points),
+            "checkpoints": [{"name": each.path.stem, "step": each.step} for each in self.checkpoints(path)],
             "evaluations": [line for line in log.evaluations if line["step"] > after],
         }
 
-    def checkpoints(self, path: Path) -> list[tuple[int, Path]]:
+    def checkpoints(self, path: Path) -> list[Checkpoint]:
         """The weights that the run has kept, with the steps they are of, the earliest first."""
-        return [(step, file) for step, file in checkpoints_of(path) if self._is_inside(file)]
+        return [each for each in RunFolder(path).checkpoints.listing() if self._is_inside(each.path)]
 
     def weights_written(self, path: Path) -> int | None:
         """When the weights that a run is known by (the best, else the last) were written; None if they aren't there."""
-        best, last = (path / "checkpoints" / f"{which}.safetensors" for which in ("best", "last"))
-        file = best if best.is_file() else last
-        return file.stat().st_mtime_ns if file.is_file() and self._is_inside(file) else None
+        try:
+            weights = RunFolder(path).checkpoints.weights()
+        except ValueError:  # damaged, and there is no other
+            return None
+        return weights.stat().st_mtime_ns if weights is not None and self._is_inside(weights) else None
 
     def log(self, path: Path) -> "Log":
         """The run's log, read on from where it was read to."""
         with self.lock:
             log = self.logs.setdefault(path, Log())
-            file = path / LOG
+            file = RunFolder(path).log_file
             if self._is_inside(file) and file.is_file():
                 log.read(file)
             return log
 
     def _is_run(self, path: Path) -> bool:
-        return path.is_dir() and self._is_inside(path) and (path / CONFIG).is_file() and self._is_inside(path / CONFIG)
+        config = RunFolder(path).config_file
+        return path.is_dir() and self._is_inside(path) and config.is_file() and self._is_inside(config)
 
     def _is_inside(self, path: Path) -> bool:
         assert self.folder is not None
         return path.resolve().is_relative_to(self.folder)
 
     def _changed(self, path: Path) -> float:
-        for name in (LOG, CONFIG):
-            if self._is_inside(path / name) and (path / name).is_file():
-                return (path / name).stat().st_mtime
+        for file in (RunFolder(path).log_file, RunFolder(path).config_file):
+            if self._is_inside(file) and file.is_file():
+                return file.stat().st_mtime
         return 0.0
 
     def _json(self, path: Path) -> dict[str, Any]:
@@ -134,10 +134,10 @@ class Log:
     def read(self, path: Path) -> None:
         """What has come since; everything, if the file is another one now or was cut."""
         with path.open("rb") as stream:
-            found = path.stat()
-            if (found.st_dev, found.st_ino) != self.file or found.st_size < self.place:
+            status = path.stat()
+            if (status.st_dev, status.st_ino) != self.file or status.st_size < self.place:
                 self.steps, self.evaluations, self.place = [], [], 0
-                self.file = (found.st_dev, found.st_ino)
+                self.file = (status.st_dev, status.st_ino)
             stream.seek(self.place)
             text = stream.read()
         whole = text[: text.rfind(b"\n") + 1]
@@ -160,26 +160,26 @@ class Log:
             self.evaluations.append({name: line[name] for name in ALWAYS} | {"seconds": seconds, "figures": figures})
 
 
-def curves(lines: list[dict[str, Any]], points: int) -> dict[str, list[float | None]]:
+def thin_out(lines: list[dict[str, Any]], points: int) -> dict[str, list[float | None]]:
     """Logged steps as columns. More than `points` of them become means of equal spans, told at the span's last step.
 
-    >>> curves([{"step": i, "epoch": i / 2, "loss": 6.0 - i} for i in range(1, 5)], points=2)
+    >>> thin_out([{"step": i, "epoch": i / 2, "loss": 6.0 - i} for i in range(1, 5)], points=2)
     {'step': [2, 4], 'epoch': [1.0, 2.0], 'loss': [4.5, 2.5]}
     """
     names = list(dict.fromkeys(name for line in lines[:1] + lines[-1:] for name in line))
     span = max(1, math.ceil(len(lines) / points))
-    found: dict[str, list[float | None]] = {}
+    columns: dict[str, list[float | None]] = {}
     for name in [*ALWAYS, *(name for name in names if name not in ALWAYS)]:
         values = [_number(line.get(name)) for line in lines]
-        found[name] = [_told(name, part) for part in _parts(values, span)]
-    return found
+        columns[name] = [_summarise(name, part) for part in _parts(values, span)]
+    return columns
 
 
 def _parts(values: list[float | None], span: int) -> Iterator[list[float | None]]:
     return (values[start : start + span] for start in range(0, len(values), span))
 
 
-def _told(name: str, part: list[float | None]) -> float | None:
+def _summarise(name: str, part: list[float | None]) -> float | None:
     if len(part) == 1 or name in ALWAYS:
         return part[-1]
     known = [value for value in part if value is not None]

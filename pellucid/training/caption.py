@@ -20,11 +20,11 @@ from pellucid.data.loader import Share
 from pellucid.data.sources import statistics
 from pellucid.data.tokenizer import BACKWARD, END, MASK, NEVER, PAD, SPECIAL, START, UNKNOWN, CaptionTokenizer
 from pellucid.decode import sample
+from pellucid.decode.captions import caption_all
 from pellucid.evaluation.captions import score
-from pellucid.evaluation.speech import captions_of
-from pellucid.hub.loading import load
 from pellucid.models import Captioner
-from pellucid.training.config import CaptionerRun
+from pellucid.ready import ReadyCaptioner, load_classifier
+from pellucid.runs.config import CaptionerRun
 from pellucid.training.distributed import Processes
 from pellucid.training.pictures import OnPictures, evaluated_on
 from pellucid.training.reward import Reward
@@ -34,19 +34,19 @@ CHOICE = 100  # stream of draws: which captions; augmentation's lie below
 AT_ONCE = 250  # pictures that are evaluated together
 
 
-def resolved(
-    run: CaptionerRun, tokenizer: CaptionTokenizer | None = None
+def resolve(
+    run: CaptionerRun, tokenizer: CaptionTokenizer | None = None, data: CaptionSplits | None = None
 ) -> tuple[CaptionerRun, CaptionSplits, CaptionTokenizer]:
     """The run with what only its data knows (words, length, channels, normalisation), the data, and the tokenizer.
 
-    tokenizer: of a run that goes on.
+    tokenizer: of a run that goes on. data: a set of one's own, instead of what the run names.
     """
-    splits = load_captions(run.data)
+    splits = load_captions(run.data) if data is None else data
     train = splits.train
     if tokenizer is None:
-        said = (caption for captions in train.captions for caption in captions)
+        captions = (caption for several in train.captions for caption in several)
         w = run.words
-        tokenizer = CaptionTokenizer.train(said, kind=w.kind, min_count=w.min_count, size=w.size)
+        tokenizer = CaptionTokenizer.train(captions, kind=w.kind, min_count=w.min_count, size=w.size)
     encoder = run.model.encoder
     mean, std = (encoder.mean, encoder.std) if encoder.mean and encoder.std else statistics(train.images)
     channels, height, width = train.images.shape
@@ -78,8 +78,11 @@ class Captioning(OnPictures):
         self.mirrored = tokenizer.mirrored.to(device)
         self.model = Captioner(run.model)
         if run.start is not None:
-            self.model.start_from(load(run.start))
+            self.model.start_from(load_classifier(run.start).transformer)
         self.model.to(device)
+
+    def ready(self, name: str = "") -> ReadyCaptioner:
+        return ReadyCaptioner(self.model, self.tokenizer, name=name, run=self.run)
 
     def share_loss(self, model: nn.Module, share: Share, pixels: Tensor) -> tuple[Tensor, Metrics]:
         run = self.run
@@ -89,8 +92,8 @@ class Captioning(OnPictures):
             rows = self.rows(tokens)
             bags = self.bags(share, flipped) if run.bag else None
         with self.precision():
-            said = model(images, rows.inputs.flatten(0, 1), causal=rows.mask is None, mask=rows.mask)
-        logits = said.float().unflatten(0, rows.inputs.shape[:2])
+            logits = model(images, rows.inputs.flatten(0, 1), causal=rows.mask is None, mask=rows.mask)
+        logits = logits.float().unflatten(0, rows.inputs.shape[:2])
         read, guessed = slice(0, rows.read), slice(rows.read, rows.read + rows.guessed)
         loss = self.entropy(logits[:, read], rows.targets[:, read])
         if rows.guessed:
@@ -168,15 +171,13 @@ class Captioning(OnPictures):
             return {}
         self.model.eval()
         with self.precision(), torch.no_grad():
-            said = captions_of(
-                self.model, self.tokenizer, self.held_out.images, self.normalise, beam=self.run.beam, batch=AT_ONCE
-            )
+            captions = caption_all(self.model, self.tokenizer, self.held_out.images, beam=self.run.beam, batch=AT_ONCE)
             figures = self._read()
-        ids = [str(i) for i in range(len(said))]
-        scores = score(dict(zip(ids, said, strict=True)), dict(zip(ids, self.held_out.captions, strict=True)))
+        ids = [str(i) for i in range(len(captions))]
+        scores = score(dict(zip(ids, captions, strict=True)), dict(zip(ids, self.held_out.captions, strict=True)))
         if self.exact:
-            pairs = zip(said, self.held_out.captions, strict=True)
-            figures["exact"] = sum(caption == true for caption, (true,) in pairs) / len(said)
+            pairs = zip(captions, self.held_out.captions, strict=True)
+            figures["exact"] = sum(caption == true for caption, (true,) in pairs) / len(captions)
         return figures | {name: scores[name] for name in ("cider_d", "bleu4")}
 
     def _read(self) -> dict[str, float]:
@@ -212,12 +213,12 @@ class SelfCritical(Captioning):
         self.model.eval()
         index, k = share.image, self.run.critical.samples
         images, flipped = self.augmented(share, pixels, self.run.augment)
-        said = self._drawn(images, k)
-        rewards = self.reward(index, self.mirrored_where(flipped, said))  # the references are of the picture as it was
+        captions = self._sample(images, k)
+        rewards = self.reward(index, self.mirrored_where(flipped, captions))  # the references' picture isn't flipped
         gain = rewards - (rewards.sum(1, keepdim=True) - rewards) / (k - 1)
         if self.run.critical.only_better:
             gain = gain.clamp(min=0)
-        rows = F.pad(said, (1, 0), value=START)
+        rows = F.pad(captions, (1, 0), value=START)
         teacher = self.run.critical.teacher
         if teacher:
             rows = _stacked(rows, self.mirrored_where(flipped, self.chosen(share)))
@@ -235,11 +236,11 @@ class SelfCritical(Captioning):
         return loss, {"reward": rewards.mean()}
 
     @torch.no_grad()
-    def _drawn(self, images: Float[Tensor, "b c y x"], count: int) -> Int[Tensor, "b k t"]:
+    def _sample(self, images: Float[Tensor, "b c y x"], count: int) -> Int[Tensor, "b k t"]:
         """Captions by the model's own probabilities: words, END, PAD."""
         with self.precision():
             context = self.model.encode(images)
-            found = sample(
+            decoded = sample(
                 self.model,
                 context,
                 start=START,
@@ -248,8 +249,8 @@ class SelfCritical(Captioning):
                 count=count,
                 forbidden=NEVER,
             )
-        place = torch.arange(found.tokens.shape[-1], device=images.device)
-        return found.tokens.masked_fill(place >= found.lengths[..., None], PAD)
+        place = torch.arange(decoded.tokens.shape[-1], device=images.device)
+        return decoded.tokens.masked_fill(place >= decoded.lengths[..., None], PAD)
 
 
 def _stacked(a: Int[Tensor, "b j s"], b: Int[Tensor, "b k t"]) -> Int[Tensor, "b rows u"]:

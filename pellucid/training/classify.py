@@ -9,18 +9,22 @@ from torch import Tensor, nn
 
 from pellucid.data.augment import augment
 from pellucid.data.loader import Share
-from pellucid.data.sources import load, statistics
-from pellucid.evaluation.accuracy import classification
+from pellucid.data.sources import Splits, load, split_own, statistics
+from pellucid.evaluation.accuracy import evaluate_classifier
 from pellucid.models import ViT
-from pellucid.training.config import ClassifierRun
+from pellucid.ready import ReadyClassifier
+from pellucid.runs.config import ClassifierRun
 from pellucid.training.distributed import Processes
 from pellucid.training.pictures import OnPictures, evaluated_on
 from pellucid.training.task import Metrics
 
 
-def resolved(run: ClassifierRun) -> tuple[ClassifierRun, Any]:
-    """The run with what only its data knows (classes, channels, image size, normalisation), and the data."""
-    splits = load(run.data)
+def resolve(run: ClassifierRun, data: Any = None) -> tuple[ClassifierRun, Splits]:
+    """The run with what only its data knows (classes, channels, image size, normalisation), and the data.
+
+    data: a set of one's own, or several by split, instead of what the run names.
+    """
+    splits = load(run.data) if data is None else split_own(data, run.data)
     train = splits.train
     channels, height, width = train.shape
     mean, std = (run.model.mean, run.model.std) if run.model.mean and run.model.std else statistics(train)
@@ -37,11 +41,18 @@ def resolved(run: ClassifierRun) -> tuple[ClassifierRun, Any]:
 
 
 class Classification(OnPictures):
-    """Train a ViT on labelled images."""
+    """Train a ViT, or a module of one's own that makes logits of images, on labelled images."""
 
     score = "top1"
 
-    def __init__(self, run: ClassifierRun, splits: Any, device: torch.device, processes: Processes):
+    def __init__(
+        self,
+        run: ClassifierRun,
+        splits: Splits,
+        device: torch.device,
+        processes: Processes,
+        model: nn.Module | None = None,
+    ):
         super().__init__(run, splits.train, run.model, device, processes)
         self.run = run
         self.held_out = evaluated_on(run, splits)
@@ -55,7 +66,10 @@ class Classification(OnPictures):
                 f"mixing needs pairs: batch {run.batch} over {processes.world} processes and {run.accumulate} parts "
                 "leaves an odd number of images in each; choose an even one"
             )
-        self.model = ViT(run.model).to(device)
+        self.model = (ViT(run.model) if model is None else model).to(device)
+
+    def ready(self, name: str = "") -> ReadyClassifier:
+        return ReadyClassifier(self.model, self.run.model, name=name, run=self.run)
 
     def share_loss(self, model: nn.Module, share: Share, pixels: Tensor) -> tuple[Tensor, Metrics]:
         run = self.run
@@ -78,9 +92,9 @@ class Classification(OnPictures):
         if self.held_out is None:
             return {}
         rank, world = self.processes.rank, self.processes.world
-        batch = equally_often(len(self.held_out), world)
+        batch = choose_batch(len(self.held_out), world)
         with self.precision():
-            report = classification(
+            report = evaluate_classifier(
                 model, self.held_out, self.normalise, device=self.device, batch=batch, share=(rank, world)
             )
         figures = torch.tensor([report.top1, report.loss], device=self.device, dtype=torch.float64)
@@ -89,10 +103,10 @@ class Classification(OnPictures):
         return {"top1": top1, "loss": loss}
 
 
-def equally_often(images: int, processes: int, most: int = 1000) -> int:
+def choose_batch(images: int, processes: int, most: int = 1000) -> int:
     """A batch with which every process calls the model equally often: a model that is spread over them waits for all.
 
-    >>> equally_often(10_000, processes=4), equally_often(2001, processes=2)      # 1001 images are not in two batches
+    >>> choose_batch(10_000, processes=4), choose_batch(2001, processes=2)      # 1001 images are not in two batches
     (1000, 999)
     """
     largest, smallest = -(-images // processes), images // processes

@@ -1,7 +1,6 @@
 """Many processes through PyTorch's own engine: torchrun starts them, DDP or FSDP2 joins their gradients."""
 
 import os
-import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -35,17 +34,17 @@ class Processes:
         """True if any process says so: a signal may reach only one of them."""
         if self.world == 1:
             return flag
-        said = torch.tensor(float(flag), device=device)
-        dist.all_reduce(said)
-        return bool(said > 0)
+        flags = torch.tensor(float(flag), device=device)
+        dist.all_reduce(flags)
+        return bool(flags > 0)
 
-    def told(self, text: str) -> str:
+    def share(self, text: str) -> str:
         """What the first process says, in all of them."""
         if self.world == 1:
             return text
-        said = [text]
-        dist.broadcast_object_list(said)
-        return said[0]
+        texts = [text]
+        dist.broadcast_object_list(texts)
+        return texts[0]
 
     def wait(self) -> None:
         if self.world > 1:
@@ -66,25 +65,6 @@ def joined(device: torch.device) -> Iterator[Processes]:
         yield Processes(dist.get_rank(), dist.get_world_size())
     finally:
         dist.destroy_process_group()
-
-
-def pick_device(name: str) -> torch.device:
-    """ "auto" is this process's GPU if there is one, else the CPU."""
-    if name == "auto":
-        name = "cuda" if torch.cuda.is_available() else "cpu"
-    if not re.fullmatch(r"cpu|cuda(:\d+)?", name):
-        raise ValueError(f"device is {name!r}; expected 'auto', 'cpu', 'cuda' or 'cuda:1'")
-    device = torch.device(name)
-    if device.type == "cuda":
-        if not torch.cuda.is_available():
-            raise ValueError("device is 'cuda', but this PyTorch sees no GPU; use --device cpu")
-        device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", device.index or 0)))
-        count = torch.cuda.device_count()
-        if device.index >= count:
-            gpus = "one GPU" if count == 1 else f"{count} GPUs"
-            raise ValueError(f"there is no {device}: this PyTorch sees {gpus}; use --device cpu, or fewer processes")
-        torch.cuda.set_device(device)
-    return device
 
 
 def parallel(model: nn.Module, processes: Processes, kind: str, device: torch.device) -> nn.Module:

@@ -9,15 +9,17 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import takewhile
+from pathlib import Path
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
-from pellucid.training.checkpoint import Checkpoints, Facts, State
-from pellucid.training.config import Duration, Plan, Run
+from pellucid.runs.checkpoints import Facts
+from pellucid.runs.config import Duration, Plan, Run
+from pellucid.runs.folder import RunFolder
+from pellucid.training.checkpoint import CheckpointWriter, State
 from pellucid.training.distributed import Processes, exchange_gradients, own_part, parallel
-from pellucid.training.folder import RunFolder
 from pellucid.training.memory import keep_freed_memory
 from pellucid.training.optim import make_optimizers, schedule, set_rate
 from pellucid.training.task import Task
@@ -47,7 +49,10 @@ class Stopped(Exception):
 
 @dataclass(frozen=True)
 class Result:
-    """What a run came to. seconds: of training, evaluations and checkpoints left out; warm_up: of compiling, before."""
+    """What a run came to. seconds: of training, evaluations and checkpoints left out; warm_up: of compiling, before.
+
+    model: ready to be asked, with the best weights if they were kept in a folder, else the last.
+    """
 
     steps: int
     images: int
@@ -55,6 +60,8 @@ class Result:
     warm_up: float
     figures: dict[str, float]
     best: float | None
+    model: Any = None
+    folder: Path | None = None
 
 
 class Engine:
@@ -80,7 +87,7 @@ class Engine:
         self.parameters = list(parameters.values())
         self.keep = torch.zeros((), device=device)  # share of the average that a step keeps
         self.state = State(task.model, self.average, self.optimizers)
-        self.checkpoints = Checkpoints(folder.checkpoints, self.processes) if folder else None
+        self.checkpoints = CheckpointWriter(folder.checkpoints, self.processes) if folder else None
         self.loss = torch.compile(task.loss) if run.compile else task.loss
         self.graph: _Graph | None = None
         self.best: float | None = None
@@ -89,7 +96,7 @@ class Engine:
 
     def fit(self) -> Result:
         """Train to the end, from the last checkpoint if the folder holds one."""
-        with _signals() if self.folder else nullcontext([]) as asked:
+        with _signals() if self.folder else nullcontext([]) as signals:
             facts = self.checkpoints.restore_last(self.state) if self.checkpoints else None
             start = facts.step if facts else 0
             if facts:
@@ -99,10 +106,10 @@ class Engine:
             if self.folder and self.processes.first:
                 self.folder.cut_log(start)
             self.observer.began(start, plan.steps)
-            self._loop(start, plan, asked)
+            self._loop(start, plan, signals)
         return Result(plan.steps, plan.steps * self.task.batch, self.seconds, warm_up, self.figures, self.best)
 
-    def _loop(self, start: int, plan: Plan, asked: list[int]) -> None:
+    def _loop(self, start: int, plan: Plan, signals: list[int]) -> None:
         pending, begun = _Pending(), time.perf_counter()
         for step, parts in enumerate(self.task.batches(start, plan.steps), start):
             pending.add(step, self._step(step, plan.steps, parts), schedule(self.run.optim, step, plan.steps))
@@ -110,18 +117,18 @@ class Engine:
             evaluate = last or _is_due(done, plan.evaluate_every)
             save = last or _is_due(done, plan.checkpoint_every)
             keep = _is_due(done, plan.keep_every)
-            if not (evaluate or save or keep or self._flush_is_due(done, begun, asked)):
+            if not (evaluate or save or keep or self._flush_is_due(done, begun, signals)):
                 continue
             self._flush(pending, begun)
             if evaluate:
                 self._evaluate(done)
             if keep:
                 self._keep(done)
-            stop = self.processes.agree(bool(asked), self.device)
+            stop = self.processes.agree(bool(signals), self.device)
             if save or stop:
                 self._save(done)
             if stop and not last:
-                raise Stopped(done, asked[0] if asked else signal.SIGTERM)
+                raise Stopped(done, signals[0] if signals else signal.SIGTERM)
             begun = time.perf_counter()
 
     # One step
@@ -227,14 +234,14 @@ class Engine:
 
     # Between steps
 
-    def _flush_is_due(self, done: int, begun: float, asked: list[int]) -> bool:
+    def _flush_is_due(self, done: int, begun: float, signals: list[int]) -> bool:
         """Reading a loss waits for the device: every 50 steps there, twice a second on the CPU.
 
         Many processes have to do it after the same steps, and only one that is alone can look for a signal each time.
         """
         if self.processes.world > 1:
             return done % (50 if self.device.type == "cuda" else 5) == 0
-        if asked:
+        if signals:
             return True
         return done % 50 == 0 if self.device.type == "cuda" else time.perf_counter() - begun > 0.5
 
@@ -283,6 +290,11 @@ class Engine:
 
     def _weights(self) -> dict[str, Tensor]:
         return {f"model.{name}": tensor for name, tensor in self.task.model.state_dict().items()}
+
+    def keep_average(self) -> None:
+        """Leave the averaged weights in the model, if there is an average: after the end, when none is trained on."""
+        if self.average:
+            _copy(self.average.values(), self.parameters)
 
     @contextmanager
     def _averaged(self) -> Iterator[None]:
@@ -357,21 +369,21 @@ def _signals() -> Iterator[list[int]]:
 
     One that the process was told to ignore, as Ctrl-C is with nohup, stays ignored.
     """
-    asked: list[int] = []
+    signals: list[int] = []
     if threading.current_thread() is not threading.main_thread():
-        yield asked
+        yield signals
         return
     before = {}
 
     def note(number: int, _frame: Any) -> None:
-        asked.append(number)
+        signals.append(number)
         for known, handler in before.items():
             signal.signal(known, handler)
 
     heard = [number for number in (signal.SIGINT, signal.SIGTERM) if signal.getsignal(number) != signal.SIG_IGN]
     before.update({number: signal.signal(number, note) for number in heard})
     try:
-        yield asked
+        yield signals
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

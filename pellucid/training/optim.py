@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from pellucid.training.config import Optim
+from pellucid.runs.config import Optim
 from pellucid.training.muon import Muon
 
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from pellucid.data.augment import Normalise
 from pellucid.data.loader import Images, Loader, Share
 from pellucid.models import ViTConfig
-from pellucid.training.config import CaptionerRun, ClassifierRun
+from pellucid.runs.config import CaptionerRun, ClassifierRun
 from pellucid.training.distributed import Processes
 from pellucid.training.task import Metrics
 
@@ -67,7 +67,7 @@ def evaluated_on(run: ClassifierRun | CaptionerRun, splits: Any) -> Any:
     """What a run is evaluated on: validation images if there are any, else test images, unless the run says which."""
     if run.evaluate_on is None:
         return splits.validation if splits.validation is not None else splits.test
-    found = getattr(splits, run.evaluate_on)
-    if found is None:
+    images = getattr(splits, run.evaluate_on)
+    if images is None:
         raise ValueError(f"evaluate_on is {run.evaluate_on!r}, but {run.data.name} has no such images")
-    return found
+    return images

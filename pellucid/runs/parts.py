@@ -14,42 +14,37 @@ import torch
 from safetensors import SafetensorError
 from torch import Tensor
 
+from pellucid.runs.files import damaged
+
 FACTS = "facts.json"  # written last: without it the folder doesn't count
 
 
-def newest(checkpoints: Path) -> Path | None:
-    """Of the folders last-STEP that are whole, the one of the last step."""
-    found = {path.parent.name.removeprefix("last-"): path.parent for path in checkpoints.glob(f"last-*/{FACTS}")}
-    steps = [step for step in found if step.isdecimal()]
-    return found[max(steps, key=int)] if steps else None
-
-
-def facts(folder: Path) -> dict[str, Any]:
+def read_facts(folder: Path) -> dict[str, Any]:
     """Where the run stood, and the parts with their sizes."""
     try:
-        found = json.loads((folder / FACTS).read_text(encoding="utf-8"))
+        facts = json.loads((folder / FACTS).read_text(encoding="utf-8"))
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
         raise damaged(folder / FACTS, error) from None
-    if not isinstance(found, dict) or not isinstance(found.get("files", {}), dict):
+    if not isinstance(facts, dict) or not isinstance(facts.get("files", {}), dict):
         raise damaged(folder / FACTS, "it names no files")
-    return found
+    return facts
 
 
-def read_under(folder: Path, prefix: str) -> dict[str, Tensor]:
+def read_tensors(folder: Path, prefix: str) -> dict[str, Tensor]:
     """The tensors whose names begin with the prefix, without it, put together from all parts."""
-    check_sizes(folder, facts(folder).get("files", {}))
-    with told(lambda error: damaged(folder, error)):
-        reader, saved = opened(folder)
-        found = {
+    check_sizes(folder, read_facts(folder).get("files", {}))
+    with translate_failures(lambda error: damaged(folder, error)):
+        reader, saved = open_parts(folder)
+        tensors = {
             name: torch.empty(tensor.size, dtype=tensor.properties.dtype)
             for name, tensor in saved.items()
             if name.startswith(prefix)
         }
-        fill(found, reader, alone=True)
-    return {name.removeprefix(prefix): tensor for name, tensor in found.items()}
+        fill(tensors, reader, alone=True)
+    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items()}
 
 
-def opened(folder: Path) -> tuple[Any, dict[str, Any]]:
+def open_parts(folder: Path) -> tuple[Any, dict[str, Any]]:
     """PyTorch's reader of the folder, and the size and type of every tensor by its name."""
     from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader
 
@@ -73,12 +68,8 @@ def check_sizes(folder: Path, files: Mapping[str, int]) -> None:
             raise damaged(folder, f"{name} is missing or was cut")
 
 
-def damaged(path: Path, error: Any) -> ValueError:
-    return ValueError(f"{path} is damaged or no checkpoint ({error})")
-
-
 @contextmanager
-def told(wrong: Callable[[Any], Exception]) -> Iterator[None]:
+def translate_failures(wrong: Callable[[Any], Exception]) -> Iterator[None]:
     """What went wrong in one of the processes, as an exception of ours; PyTorch's is a BaseException."""
     from torch.distributed.checkpoint.api import CheckpointException
 

@@ -12,7 +12,8 @@ from torch import Tensor, nn
 from pellucid.decode import greedy
 from pellucid.layers import Record, watch
 from pellucid.models import Transformer, TransformerConfig
-from pellucid.training import Engine, Optim, Run
+from pellucid.runs import Optim, Run
+from pellucid.training.engine import Engine
 from pellucid.training.task import Metrics
 
 DIGITS, LENGTH, START = 10, 10, 10  # the token after the ten digits says "begin"
@@ -112,11 +113,11 @@ class _Heard:
 
 def sequences(n: int, generator: torch.Generator, *, held_out: bool) -> Int[Tensor, "b t"]:
     """n random sequences. Those whose digits add up to a multiple of ten are kept out of training."""
-    found, kept = 0, []
-    while found < n:
+    count, kept = 0, []
+    while count < n:
         drawn = torch.randint(DIGITS, (2 * n + 64, LENGTH), generator=generator)
         kept.append(drawn[(drawn.sum(1) % 10 == 0) == held_out])
-        found += len(kept[-1])
+        count += len(kept[-1])
     return torch.cat(kept)[:n]
 
 
@@ -129,8 +130,8 @@ def shifted(target: Int[Tensor, "b t"]) -> Int[Tensor, "b t"]:
 def reversed_by(model: Transformer, source: Int[Tensor, "b t"]) -> Int[Tensor, "b t"]:
     """The model's own answer, one digit after the other, with nothing to lean on but what it said before."""
     context = model.encode(source)
-    said = greedy(model, context, start=START, end=START, length=source.shape[1], forbidden=(START,))
-    return said.tokens[:, 0]
+    decoded = greedy(model, context, start=START, end=START, length=source.shape[1], forbidden=(START,))
+    return decoded.tokens[:, 0]
 
 
 @torch.no_grad()

@@ -9,25 +9,25 @@ from typing import Any, Self
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from pellucid.training import RunFolder
+from pellucid.runs.folder import RunFolder
 
 EVERY = 10.0  # seconds between lines where there is no terminal
 
 
 @contextmanager
-def progress(title: str, total: int, unit: str = "steps") -> Iterator[Callable[[int, float], None]]:
+def show_progress(title: str, total: int, unit: str = "steps") -> Iterator[Callable[[int, float], None]]:
     """Yields a function to be called with the number of steps done and the loss."""
     with _bar() as bar:
-        task = bar.add_task(title, total=total, rate="", said="")
+        task = bar.add_task(title, total=total, rate="", text="")
 
         def advance(done: int, loss: float) -> None:
             speed = bar.tasks[task].speed
-            bar.update(task, completed=done, said=f"loss {loss:.4f}", rate=f"{speed:.0f} {unit}/s" if speed else "")
+            bar.update(task, completed=done, text=f"loss {loss:.4f}", rate=f"{speed:.0f} {unit}/s" if speed else "")
 
         yield advance
 
 
-class Watcher:
+class RunDisplay:
     """Shows a run as it goes on: loss, accuracy, images a second, time left, and every evaluation.
 
     tensorboard: a folder to write the same figures to.
@@ -48,9 +48,9 @@ class Watcher:
             self.board.close()
 
     def began(self, step: int, steps: int) -> None:
-        self.task = self.bar.add_task(self.title, total=steps, completed=step, rate="", said="")
+        self.task = self.bar.add_task(self.title, total=steps, completed=step, rate="", text="")
         self.first, self.steps = step, steps
-        self.begun = self.told = time.perf_counter()
+        self.begun = self.printed = time.perf_counter()
         if self.board:
             self.board.open(step)
 
@@ -65,17 +65,17 @@ class Watcher:
             self.board.add(lines)
 
     def _stepped(self, line: dict[str, Any]) -> None:
-        said = f"loss {line['loss']:.4f}" + (f", accuracy {line['accuracy']:.1%}" if "accuracy" in line else "")
+        text = f"loss {line['loss']:.4f}" + (f", accuracy {line['accuracy']:.1%}" if "accuracy" in line else "")
         rate = next(
             (f"{n:,.0f} {k.removesuffix('_per_second')}/s" for k, n in line.items() if k.endswith("_per_second")), ""
         )
-        self.bar.update(self.task, completed=line["step"], said=said, rate=rate)
+        self.bar.update(self.task, completed=line["step"], text=text, rate=rate)
         now = time.perf_counter()
-        if self.bar.disable and now - self.told >= EVERY:
-            self.told = now
+        if self.bar.disable and now - self.printed >= EVERY:
+            self.printed = now
             left = (now - self.begun) / (line["step"] - self.first) * (self.steps - line["step"])
             print(
-                f"step {line['step']} of {self.steps}: {said}, {rate}, {timedelta(seconds=round(left))} left",
+                f"step {line['step']} of {self.steps}: {text}, {rate}, {timedelta(seconds=round(left))} left",
                 flush=True,
             )
 
@@ -124,7 +124,7 @@ def _bar() -> Progress:
         BarColumn(),
         MofNCompleteColumn(),
         TextColumn("{task.fields[rate]}"),
-        TextColumn("{task.fields[said]}"),
+        TextColumn("{task.fields[text]}"),
         TimeRemainingColumn(),
     )
     return Progress(*columns, console=console, disable=not console.is_terminal)

@@ -3,7 +3,9 @@
 import math
 import re
 from dataclasses import dataclass, field, replace
-from typing import Literal, get_args
+from typing import Annotated, ClassVar, Literal, get_args
+
+from tyro.conf import Suppress
 
 from pellucid.data.augment import Augment
 from pellucid.data.caption_sources import CaptionData
@@ -70,6 +72,8 @@ class Optim:
 class Run:
     """What the engine itself reads: how and how long, whatever the task is."""
 
+    kind: ClassVar[str] = ""
+
     recipe: str = ""
     """The name it was made by."""
     optim: Optim = field(default_factory=Optim)
@@ -112,6 +116,8 @@ class Run:
 class ClassifierRun(Run):
     """One training run of a classifier, from data to weights."""
 
+    kind: ClassVar[str] = "classifier"
+
     model: ViTConfig = field(default_factory=ViTConfig)
     """What is trained."""
     data: DataConfig = field(default_factory=DataConfig)
@@ -124,6 +130,8 @@ class ClassifierRun(Run):
     """Of the forward pass; "bf16" is PyTorch's autocast. Weights and their updates are float32 in both."""
     evaluate_on: Literal["validation", "test"] | None = None
     """By default validation images if there are any, else test images."""
+    module: Annotated[str | None, Suppress] = None
+    """Name of the class of one's own that is trained instead of a vision transformer, from Python; not rebuilt."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -180,6 +188,8 @@ class Critical:
 class CaptionerRun(Run):
     """One training run of a captioner, from pictures and what people said of them to weights."""
 
+    kind: ClassVar[str] = "captioner"
+
     model: CaptionerConfig = field(default_factory=CaptionerConfig)
     """What is trained."""
     data: CaptionData = field(default_factory=CaptionData)
@@ -234,6 +244,9 @@ class CaptionerRun(Run):
             self, optim=c.optim, duration=c.duration, batch=c.batch, augment=c.augment, evaluate_every=c.evaluate_every,
             accumulate=1, compile=False, graphs=False,
         )  # fmt: skip
+
+
+RUNS: dict[str, type[ClassifierRun] | type[CaptionerRun]] = {cls.kind: cls for cls in (ClassifierRun, CaptionerRun)}
 
 
 def _check_share(name: str, share: float) -> None:

@@ -1,0 +1,69 @@
+"""Pictures that a command was given: which files are meant, and reading them without one bad file ending all."""
+
+import glob
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from jaxtyping import UInt8
+from torch import Tensor
+
+from pellucid.data.images import SUFFIXES
+from pellucid.ready import ReadyModel
+
+
+class Read(NamedTuple):
+    """A picture that could be read, with its place among all that were named, from one on."""
+
+    number: int
+    path: Path
+    pixels: UInt8[Tensor, "c y x"]
+
+
+def find_pictures(names: Sequence[str | Path]) -> list[Path]:
+    """The files that are meant: themselves, the pictures in a folder by name, or those that fit a pattern."""
+    if not names:
+        raise ValueError("no pictures are given; name one or more files, folders or patterns")
+    paths: list[Path] = []
+    for name in map(str, names):
+        path = Path(name).expanduser()
+        if path.is_dir():
+            inside = sorted(each for each in path.iterdir() if each.suffix.lower() in SUFFIXES and each.is_file())
+            if not inside:
+                raise ValueError(f"the folder {name!r} holds no pictures")
+            paths += inside
+        elif not path.exists() and glob.has_magic(name):
+            fitting = sorted(Path(each) for each in glob.glob(str(path), recursive=True) if Path(each).is_file())
+            if not fitting:
+                raise ValueError(f"no file fits the pattern {name!r}")
+            paths += fitting
+        else:
+            paths.append(path)
+    return paths
+
+
+def read_pictures(paths: Sequence[Path], model: ReadyModel, batch: int = 1) -> Iterator[list[Read]]:
+    """Some at a time. One that can't be read gets a sentence, or raises it if it is alone."""
+    for start in range(0, len(paths), batch):
+        read = []
+        for number, path in enumerate(paths[start : start + batch], start + 1):
+            try:
+                read.append(Read(number, path, model.reader.read(path)))
+            except ValueError as error:
+                if len(paths) == 1:
+                    raise
+                print(f"pellucid: {error}", file=sys.stderr)
+        if read:
+            yield read
+
+
+def number_file(path: Path, number: int, count: int) -> Path:
+    """Where the figure of one of several pictures goes."""
+    return path if count == 1 else path.with_stem(f"{path.stem}-{number}")
+
+
+def check_all_read(read: int, paths: Sequence[Path]) -> None:
+    """After what could be done is done: exit code 2 if a picture could not be read."""
+    if read < len(paths):
+        raise ValueError(f"{len(paths) - read} of {len(paths)} pictures could not be read")

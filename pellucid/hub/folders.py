@@ -1,0 +1,117 @@
+"""Vision transformers in folders and files, whosever they are: read as ours, and written as theirs."""
+
+import json
+import os
+import pickle
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pellucid.hub.convert import read, write
+from pellucid.hub.describe import describe_config, interpret_config
+from pellucid.hub.names import Layout
+from pellucid.models.pretrained import CONFIG, WEIGHTS, read_weights, write_weights
+from pellucid.models.vit import ViT
+
+PICKLED = (".pt", ".pth", ".bin")
+
+
+def read_folder(source: Path, heads: int | None = None) -> ViT:
+    """The model in a folder (config.json and weights) or in a file of weights alone."""
+    if not source.exists():
+        raise ValueError(f"{source} doesn't exist; expected a folder with {CONFIG} and {WEIGHTS}, or a file of weights")
+    if source.is_file():
+        return read(_weights(source), **_given(heads=heads))
+    data = _json(source / CONFIG)
+    if "model" in data:
+        model = ViT.from_pretrained(source)
+        if heads not in (None, model.config.heads):
+            raise ValueError(f"--heads is {heads}, but {source / CONFIG} says {model.config.heads}")
+        return model
+    preprocessor = source / "preprocessor_config.json"
+    layout, known = interpret_config(data, _json(preprocessor) if preprocessor.is_file() else None)
+    if heads not in (None, known.get("heads", heads)):
+        raise ValueError(f"--heads is {heads}, but {source / CONFIG} says {known['heads']}")
+    return read(_weights(_file(source)), layout, **known | _given(heads=heads))
+
+
+def write_folder(model: ViT, out: Path, layout: Layout) -> None:
+    """The model under a layout's names, with the files from which that library builds it; in a folder that is free."""
+    if layout == "pellucid":
+        _into(out, model.save_pretrained)
+        return
+    weights = write(model, layout)
+    files = describe_config(model.config, layout, str(next(model.parameters()).dtype).removeprefix("torch."))
+    _into(out, lambda folder: _save(folder, weights, files))
+
+
+def check_free(out: Path) -> None:
+    """Refuse a folder that holds something, before anything is read for it."""
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise ValueError(f"{out} is there already; give a folder that is empty or not there yet")
+
+
+def _file(folder: Path) -> Path:
+    names = (WEIGHTS, "pytorch_model.bin")
+    path = next((folder / name for name in names if (folder / name).is_file()), None)
+    if path is None:
+        raise ValueError(f"{folder} holds no {' and no '.join(names)}")
+    return path
+
+
+def _weights(path: Path) -> dict[str, Tensor]:
+    if path.suffix == ".safetensors":
+        return read_weights(path)
+    if path.suffix not in PICKLED:
+        raise ValueError(f"{path} is no file of weights; expected .safetensors or {', '.join(PICKLED)}")
+    try:
+        data = torch.load(path, map_location="cpu", weights_only=True)
+    except (pickle.UnpicklingError, EOFError, RuntimeError):
+        raise ValueError(f"{path} is damaged or holds more than tensors, which isn't unpickled here") from None
+    for inner in ("model", "state_dict"):  # a training script's checkpoint
+        if isinstance(data, dict) and isinstance(data.get(inner), dict):
+            data = data[inner]
+    if not isinstance(data, dict) or not data or not all(isinstance(value, Tensor) for value in data.values()):
+        raise ValueError(f"{path} holds no state dict; expected names with tensors")
+    return data
+
+
+def _json(path: Path) -> dict[str, Any]:
+    if not path.is_file():
+        raise ValueError(f"{path.parent} holds no {path.name}")
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise ValueError(f"{path} is not JSON ({error})") from None
+    if not isinstance(data, dict):
+        raise ValueError(f"{path} holds {data!r}; expected an object")
+    return data
+
+
+def _save(folder: Path, weights: dict[str, Tensor], files: dict[str, dict[str, Any]]) -> None:
+    write_weights(folder / WEIGHTS, weights, {"format": "pt"})  # transformers reads no file without this word
+    for name, data in files.items():
+        (folder / name).write_text(json.dumps(data, indent=2) + "\n", encoding="utf-8")
+
+
+def _into(out: Path, save: Callable[[Path], Any]) -> None:
+    """Save beside `out` and rename, so that `out` is never half a model."""
+    out.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = out.with_name(f".{out.name}.{os.getpid()}")
+    unfinished.mkdir()
+    try:
+        save(unfinished)
+        if out.exists():
+            out.rmdir()
+        unfinished.rename(out)
+    except BaseException:
+        shutil.rmtree(unfinished, ignore_errors=True)
+        raise
+
+
+def _given(**fields: Any) -> dict[str, Any]:
+    return {key: value for key, value in fields.items() if value is not None}

@@ -1,0 +1,20 @@
+"""Models that can be asked: a module with its reader and what its answers are called. `load` makes one from a name."""
+
+from pellucid.ready.captioner import ReadyCaptioner
+from pellucid.ready.classifier import Prediction, ReadyClassifier
+from pellucid.ready.evaluate import evaluate
+from pellucid.ready.loading import load, load_captioner, load_checkpoint, load_classifier, shipped
+from pellucid.ready.model import ReadyModel
+
+__all__ = [
+    "Prediction",
+    "ReadyCaptioner",
+    "ReadyClassifier",
+    "ReadyModel",
+    "evaluate",
+    "load",
+    "load_captioner",
+    "load_checkpoint",
+    "load_classifier",
+    "shipped",
+]

@@ -1,0 +1,131 @@
+"""A vision transformer that can be asked: what it sees in a picture, why, and how often it is right."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple, Self, overload
+
+import torch
+from jaxtyping import Float, UInt8
+from torch import Tensor, nn
+
+from pellucid.data.reader import Picture
+from pellucid.data.sources import DataConfig, load
+from pellucid.evaluation.accuracy import ClassificationReport, evaluate_classifier
+from pellucid.evaluation.labels import relabel
+from pellucid.explain.classes import explain, target_of
+from pellucid.explain.maps import Map, Method
+from pellucid.explain.trace import USUAL_METHODS, Trace, trace
+from pellucid.layers.modes import evaluating
+from pellucid.models import ViT, ViTConfig
+from pellucid.ready.model import Pictures, ReadyModel, choose_split, is_many
+from pellucid.runs import ClassifierRun, Run
+
+
+class Prediction(NamedTuple):
+    """One class, and how probable it is to the model."""
+
+    label: str
+    probability: float
+
+
+class ReadyClassifier(ReadyModel):
+    """A classifier, with the names of its classes.
+
+    >>> from pellucid.ready import load
+    >>> model = load("vit-cifar10")
+    >>> model.labels[:3]
+    ('airplane', 'automobile', 'bird')
+    >>> [len(best) for best in model.predict([torch.zeros(3, 40, 60), torch.ones(3, 32, 32)], top=3)]
+    [3, 3]
+    """
+
+    kind, module_class, fit = "classifier", ViT, "cover"
+
+    def __init__(
+        self, model: nn.Module, looks: ViTConfig | None = None, *, name: str = "", run: ClassifierRun | None = None
+    ):
+        """looks: what a module of one's own is fed and answers; ours say so themselves."""
+        self.looks: ViTConfig = model.config if looks is None else looks  # pyright: ignore[reportAttributeAccessIssue]
+        super().__init__(model, self.looks, name=name, run=run)
+        self.labels = self.looks.names
+
+    @classmethod
+    def assemble(cls, module: ViT, folder: Path, *, name: str = "", run: Run | None = None) -> Self:
+        assert run is None or isinstance(run, ClassifierRun)
+        return cls(module, None if run is None else run.model, name=name, run=run)
+
+    @overload
+    def predict(self, pictures: Picture, top: int = 5) -> list[Prediction]: ...
+    @overload
+    def predict(self, pictures: Sequence[Picture], top: int = 5) -> list[list[Prediction]]: ...
+    def predict(self, pictures: Pictures, top: int = 5) -> Any:
+        """The likeliest classes of a picture, or of each of several; all of them if there are fewer than `top`."""
+        if top < 1:
+            raise ValueError(f"top is {top}; expected one or more")
+        best = self.probabilities(self.read(pictures)).topk(min(top, len(self.labels)))
+        answers = [
+            [Prediction(self.labels[place], share) for place, share in zip(places, shares, strict=True)]
+            for places, shares in zip(best.indices.tolist(), best.values.tolist(), strict=True)
+        ]
+        return answers if is_many(pictures) else answers[0]
+
+    @torch.no_grad()
+    def probabilities(self, pixels: UInt8[Tensor, "b c y x"]) -> Float[Tensor, "b classes"]:
+        """Of all classes, picture by picture."""
+        with evaluating(self.model):
+            logits = self.model(self.reader.prepare(pixels, self.model)).float()
+        if not logits.isfinite().all():
+            raise ValueError("the model's answer is no number; its weights are damaged")
+        return logits.softmax(-1).cpu()
+
+    def trace(
+        self, picture: Picture, *, methods: Sequence[Method] = USUAL_METHODS, target: int | str | None = None
+    ) -> Trace:
+        """All that its attention follows from, and what explains a class: the likeliest unless `target` names one."""
+        pixels, model = self.read(picture)[0], self.transformer
+        return trace(model, pixels, name=self.name, methods=methods, target=self.target(target))
+
+    def explain(
+        self, picture: Picture, method: Method = "gradient", target: int | str | None = None, **how: Any
+    ) -> Map:
+        """How much each token of the picture counts for a class; how: layer, head and seed, as `explain.explain`."""
+        return explain(self.transformer, self.read(picture)[0], method, target=self.target(target), **how)
+
+    def evaluate(
+        self, data: Any, split: str = "test", *, path: str | None = None, batch: int = 500
+    ) -> ClassificationReport:
+        """How often it is right, class by class, on images by name (`cifar10`, `folder:PATH`, …), or on a set of them.
+
+        Of the data that a run was trained on, its validation images are those that it held out.
+        """
+        images = data if hasattr(data, "labels") else choose_split(data, self._load(data, path, split), split)
+        if images.shape[0] != self.reader.channels:
+            raise ValueError(
+                f"the images have {images.shape[0]} channels and the model was trained on {self.reader.channels}"
+            )
+        renumbered = relabel(images, self.looks.labels, self.looks.classes)
+        how = {"device": self.device, "batch": batch, "names": self.labels}
+        return evaluate_classifier(self.model, renumbered, self.reader.normalise, **how)
+
+    def target(self, target: int | str | None) -> int | None:
+        """The number of a class, by number or name."""
+        if isinstance(target, str) and target not in self.labels and target.isdecimal():
+            target = int(target)
+        return target_of(target, self.labels)
+
+    def _load(self, data: str | DataConfig, path: str | None, split: str) -> Any:
+        if isinstance(data, DataConfig):
+            return load(data)
+        config = DataConfig(data, path=path, size=self.reader.size)
+        trained_on = self.run.data if isinstance(self.run, ClassifierRun) else None
+        if split != "test" and trained_on is not None and trained_on.name == data:
+            config = replace(config, held_out=trained_on.held_out)
+        return load(config)
+
+    @property
+    def transformer(self) -> ViT:
+        """The model, which must be a vision transformer of ours."""
+        if not isinstance(self.model, ViT):
+            raise ValueError(f"a {type(self.model).__name__} can't be traced so; watch it with pellucid.watch(model)")
+        return self.model

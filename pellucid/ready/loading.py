@@ -1,0 +1,112 @@
+"""A ready model by its name: a run's folder, a saved folder, or one that comes with the package."""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from pellucid import hub
+from pellucid.config import from_json
+from pellucid.models.pretrained import CONFIG, WEIGHTS, Pretrained, load_strictly, read_weights
+from pellucid.ready.captioner import ReadyCaptioner
+from pellucid.ready.classifier import ReadyClassifier
+from pellucid.runs import ClassifierRun, RunFolder, checkpoints
+from pellucid.runs.files import read_json
+from pellucid.runs.folder import is_run
+
+Ready = ReadyClassifier | ReadyCaptioner
+SHIPPED = Path(hub.__file__).parent / "weights"
+KINDS: tuple[type[Ready], ...] = (ReadyClassifier, ReadyCaptioner)
+
+
+def load(source: str | Path, *, device: torch.device | str = "cpu", module: nn.Module | None = None) -> Ready:
+    """A model to ask: of a run (its best weights, else its last), of a saved folder, or a shipped one.
+
+    module: for the run of a module of one's own, such a module; it gets the run's weights.
+
+    >>> model = load("vit-cifar10")
+    >>> model
+    ReadyClassifier('vit-cifar10', 5,654,154 parameters, on cpu)
+    >>> model.predict(torch.zeros(3, 32, 32), top=1)[0].label in model.labels
+    True
+    """
+    folder = find_folder(source)
+    name = folder.resolve().name
+    config = read_json(folder / CONFIG)
+    if is_run(config):
+        return load_checkpoint(folder, name=name, module=module).to(device)
+    if not isinstance(config, dict):
+        raise ValueError(f"{folder / CONFIG} holds no object; expected the config of a run or of a model")
+    said = config.pop("model", ReadyClassifier.module_class.__name__)
+    kind = next((kind for kind in KINDS if kind.module_class.__name__ == said), None)
+    if kind is None:
+        known = " or a ".join(kind.module_class.__name__ for kind in KINDS)
+        raise ValueError(f"{folder / CONFIG} describes a {said}; expected a {known}")
+    built = _build(kind.module_class, config, folder / CONFIG)
+    if not (folder / WEIGHTS).is_file():
+        raise ValueError(f"{folder} holds no {WEIGHTS}; expected it beside {CONFIG}")
+    load_strictly(built, read_weights(folder / WEIGHTS), folder / WEIGHTS)
+    return kind.assemble(built, folder, name=name).to(device)
+
+
+def load_checkpoint(
+    folder: Path, checkpoint: Path | None = None, *, name: str = "", module: nn.Module | None = None
+) -> Ready:
+    """A run's model with the weights of one of its checkpoints; those that it is known by unless given."""
+    run = RunFolder(folder).run()
+    if isinstance(run, ClassifierRun) and run.module is not None and module is None:
+        raise ValueError(f"{folder} trained a module of one's own, a {run.module}; give one: load(…, module=…)")
+    kind = next(kind for kind in KINDS if kind.kind == run.kind)
+    filled: Any = kind.module_class(run.model) if module is None else module  # pyright: ignore[reportCallIssue]
+    checkpoints.fill(filled, checkpoint or RunFolder(folder).weights())
+    return kind.assemble(filled, folder, name=name, run=run)
+
+
+def load_classifier(source: str | Path, device: torch.device | str = "cpu") -> ReadyClassifier:
+    ready = load(source, device=device)
+    if not isinstance(ready, ReadyClassifier):
+        raise ValueError(
+            f"{source} is a captioner; expected a classifier (pellucid caption says what a captioner sees)"
+        )
+    return ready
+
+
+def load_captioner(source: str | Path, device: torch.device | str = "cpu") -> ReadyCaptioner:
+    ready = load(source, device=device)
+    if not isinstance(ready, ReadyCaptioner):
+        raise ValueError(
+            f"{source} is a classifier; expected a captioner (pellucid predict says what a classifier sees)"
+        )
+    return ready
+
+
+def shipped() -> list[str]:
+    """The names of the models that come with the package.
+
+    >>> shipped()
+    ['captioner-flickr8k', 'captioner-scenes', 'vit-cifar10']
+    """
+    return sorted(path.parent.name for path in SHIPPED.glob(f"*/{CONFIG}"))
+
+
+def find_folder(source: str | Path) -> Path:
+    """Where a model lies: a path, or a shipped name."""
+    path = Path(source).expanduser()
+    if (path / CONFIG).is_file():
+        return path
+    if str(source) in shipped():
+        return SHIPPED / str(source)
+    known = ", ".join(shipped()) or "none"
+    why = f"has no {CONFIG}" if path.is_dir() else "is a file" if path.is_file() else "is not there"
+    raise ValueError(
+        f"no model {str(source)!r}: as a path it {why}, and the shipped models are: {known}; "
+        f"give the folder of a run, a folder with {CONFIG} and {WEIGHTS}, or a shipped name"
+    )
+
+
+def _build(module_class: type[Pretrained], config: Any, source: Path) -> Any:
+    try:
+        return module_class(from_json(module_class.config_class, config))  # pyright: ignore[reportCallIssue]
+    except ValueError as error:
+        raise ValueError(f"{source}: {error}") from None

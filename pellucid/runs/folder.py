@@ -1,0 +1,153 @@
+"""A run's folder: config.json, plan.json, environment.json, log.jsonl, checkpoints/, and a second stage in critical/.
+
+What is written can always be read back: files are replaced whole, and the log is cut back to the checkpoint that a run
+goes on from, so that no step is told twice.
+"""
+
+import json
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from pellucid.config import from_json, to_json
+from pellucid.runs.checkpoints import Checkpoints
+from pellucid.runs.config import RUNS, CaptionerRun, ClassifierRun, Plan, Run
+from pellucid.runs.environment import describe_environment
+from pellucid.runs.files import read_json, write_json, write_text
+
+CONFIG, PLAN, LOG = "config.json", "plan.json", "log.jsonl"
+ENVIRONMENT, TOKENIZER = "environment.json", "tokenizer.json"
+SECOND_STAGE = "critical"  # folder of a run in a run, which goes on from the weights of the first
+
+
+class RunFolder:
+    """Where a run keeps what it does."""
+
+    def __init__(self, path: str | Path):
+        self.path = Path(path)
+        self.config_file, self.plan_file = self.path / CONFIG, self.path / PLAN
+        self.log_file, self.environment_file = self.path / LOG, self.path / ENVIRONMENT
+        self.tokenizer_file = self.path / TOKENIZER
+        self.checkpoints = Checkpoints(self.path / "checkpoints")
+
+    @property
+    def second_stage(self) -> "RunFolder":
+        return RunFolder(self.path / SECOND_STAGE)
+
+    @property
+    def is_second_stage(self) -> bool:
+        return self.path.name == SECOND_STAGE and (self.path.parent / CONFIG).is_file()
+
+    def holds_run(self) -> bool:
+        """Whether a run has begun here; a saved model has a config.json too, without a recipe."""
+        return self.config_file.is_file() and is_run(read_json(self.config_file))
+
+    def create(self, run: Run, files: Mapping[str, str] | None = None) -> None:
+        """A new run, with files it needs beside its config; a folder that already holds one is left alone."""
+        if self.config_file.exists():
+            raise ValueError(
+                f"{self.path} already holds a run; go on with it by --resume {self.path}, or choose another --out"
+            )
+        self.checkpoints.folder.mkdir(parents=True, exist_ok=True)
+        write_json(self.environment_file, describe_environment())
+        for name, text in (files or {}).items():
+            write_text(self.path / name, text)
+        write_json(self.config_file, {"kind": run.kind} | to_json(run))  # last: a folder with a config is a run
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Nobody else trains here meanwhile. The system forgets the lock with the process, however that ends."""
+        if os.name != "posix":
+            yield
+            return
+        import fcntl
+
+        handle = os.open(self.path, os.O_RDONLY)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(handle)
+            raise ValueError(f"{self.path} is being trained by another process; wait for it, or stop it") from None
+        except OSError:  # a file system without locks
+            pass
+        try:
+            yield
+        finally:
+            os.close(handle)
+
+    def run(self) -> ClassifierRun | CaptionerRun:
+        """The run, as it was begun."""
+        if not self.config_file.is_file():
+            raise ValueError(f"{self.path} holds no run: there is no {CONFIG} in it")
+        return self._read(self.config_file, run_from_json)
+
+    def plan(self) -> Plan | None:
+        """The run's durations in steps; None before they are known."""
+        return self._read(self.plan_file, partial(from_json, Plan)) if self.plan_file.is_file() else None
+
+    def keep_plan(self, plan: Plan) -> None:
+        write_json(self.plan_file, to_json(plan))
+
+    def _read(self, path: Path, make: Callable[[Any], Any]) -> Any:
+        data = read_json(path)
+        try:
+            return make(data)
+        except ValueError as error:
+            raise ValueError(f"{path}: {error}") from None
+
+    def weights(self) -> Path:
+        """The checkpoint that the run is known by: of its second stage, if that has one, else its own."""
+        path = self.second_stage.checkpoints.weights() or self.checkpoints.weights()
+        if path is None:
+            raise ValueError(
+                f"the run {self.path} has kept no weights: there is neither best.safetensors nor last.safetensors "
+                f"in {self.checkpoints.folder}"
+            )
+        return path
+
+    def log(self, lines: Iterable[dict[str, Any]]) -> None:
+        """On the disk when this returns: no checkpoint is newer than the log."""
+        text = "".join(json.dumps(line) + "\n" for line in lines)
+        with self.log_file.open("a", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+
+    def lines(self) -> list[dict[str, Any]]:
+        """What was logged. A last line that a killed process left unfinished is not there."""
+        if not self.log_file.exists():
+            return []
+        lines = []
+        for line in self.log_file.read_text(encoding="utf-8", errors="replace").splitlines():
+            try:
+                lines.append(json.loads(line))
+            except json.JSONDecodeError:
+                continue
+        return lines
+
+    def cut_log(self, step: int) -> None:
+        """Forget what was logged after `step` steps: it will happen again."""
+        kept = [line for line in self.lines() if line["step"] <= step]
+        write_text(self.log_file, "".join(json.dumps(line) + "\n" for line in kept))
+
+
+def is_run(config: Any) -> bool:
+    """Whether a config.json is a run's, and not that of a saved model."""
+    return isinstance(config, dict) and "recipe" in config and isinstance(config.get("model"), dict)
+
+
+def kind_of_run(config: Mapping[str, Any]) -> str:
+    """Whose run a config.json is of. Those of 0.1 don't say: there, a captioner's has a second stage to speak of."""
+    return str(config.get("kind", CaptionerRun.kind if "critical" in config else ClassifierRun.kind))
+
+
+def run_from_json(config: Any) -> ClassifierRun | CaptionerRun:
+    if not isinstance(config, dict):
+        return from_json(ClassifierRun, config)  # which says what is wrong
+    kind = kind_of_run(config)
+    if kind not in RUNS:
+        raise ValueError(f"config kind is {kind!r}; expected one of {', '.join(map(repr, RUNS))}")
+    return from_json(RUNS[kind], {name: value for name, value in config.items() if name != "kind"})

@@ -1,0 +1,205 @@
+"""From a recipe or a run to a trained model: the data is loaded, the task made, the engine run, everything kept."""
+
+from contextlib import ExitStack
+from dataclasses import replace
+from itertools import chain, count
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from pellucid.config import override
+from pellucid.data.tokenizer import CaptionTokenizer
+from pellucid.devices import pick_device
+from pellucid.ready import load
+from pellucid.recipes import RECIPES, recipe
+from pellucid.runs import CaptionerRun, ClassifierRun, Run, RunFolder
+from pellucid.runs.checkpoints import fill
+from pellucid.runs.folder import TOKENIZER
+from pellucid.training import caption, classify
+from pellucid.training.distributed import Processes, joined
+from pellucid.training.engine import Engine, Result
+from pellucid.training.progress import RunDisplay
+from pellucid.training.task import Task
+
+OWN = "own"  # what a run says its data is called if it was given in Python
+
+
+def train(
+    source: str | Path | Run,
+    out: str | Path | None = None,
+    *,
+    resume: bool = False,
+    module: nn.Module | None = None,
+    dataset: Any = None,
+    progress: bool = True,
+    tensorboard: bool = False,
+    **changes: Any,
+) -> Result:
+    """Train a recipe by its name, or a run; what `pellucid train` does.
+
+    source: a recipe's name, a run, or the folder of a run to go on with.
+    out: folder of the run; nothing is kept unless given. resume: go on with the run that is there, if there is one.
+    module: one's own, that makes logits (b classes) of normalised images (b c y x); trained instead of the recipe's.
+    dataset: one's own instead of the recipe's: any dataset of (image, label) with `__getitem__`, or several by split,
+        {"train": …, "validation": …, "test": …}.
+    changes: fields of the run, as duration="5 epochs" or optim={"lr": 1e-3}.
+
+    >>> result = train("vit_digits", duration="2 steps", model={"depth": 1}, progress=False)
+    >>> result.steps, result.model.labels[:3]
+    (2, ('0', '1', '2'))
+    """
+    run, folder, resume = _settle(source, None if out is None else RunFolder(out), resume, changes)
+    how = {"module": module, "dataset": dataset, "progress": progress, "tensorboard": tensorboard}
+    device = pick_device(run.device)
+    with joined(device) as processes:
+        return train_run(run, folder, device, processes, resume=resume, **how)
+
+
+def train_run(
+    run: Run,
+    folder: RunFolder | None,
+    device: torch.device,
+    processes: Processes | None = None,
+    *,
+    resume: bool = False,
+    module: nn.Module | None = None,
+    dataset: Any = None,
+    progress: bool = True,
+    tensorboard: bool = False,
+) -> Result:
+    """Load the data, train, and keep everything in the run's folder; without one, nothing is kept."""
+    trainer = Trainer(folder, device, processes or Processes(), resume, progress, tensorboard)
+    try:
+        if isinstance(run, CaptionerRun):
+            if module is not None:
+                raise ValueError("a module of one's own is trained to classify; a captioner is made by its recipe")
+            return trainer.train_captioner(run, dataset)
+        assert isinstance(run, ClassifierRun)
+        return trainer.train_classifier(run, dataset, module)
+    except (MemoryError, RuntimeError) as error:
+        if not _is_memory(error):
+            raise
+        raise ValueError(
+            f"there is not enough memory for a batch of {run.batch}; use a smaller --batch, or --accumulate "
+            f"{2 * run.accumulate}"
+        ) from None
+
+
+class Trainer:
+    """Where and how a run is trained, whatever it trains."""
+
+    def __init__(
+        self,
+        folder: RunFolder | None,
+        device: torch.device,
+        processes: Processes,
+        resume: bool,
+        progress: bool,
+        tensorboard: bool,
+    ):
+        self.folder, self.device, self.processes = folder, device, processes
+        self.resume, self.progress, self.tensorboard = resume, progress, tensorboard
+
+    def train_classifier(self, run: ClassifierRun, dataset: Any, module: nn.Module | None) -> Result:
+        if run.module is not None and module is None:
+            raise ValueError(f"the run trains a module of one's own, a {run.module}; give one: train(…, module=…)")
+        named = run if module is None else replace(run, module=type(module).__qualname__)
+        resolved, splits = classify.resolve(self._name_data(named, dataset), dataset)
+        self._check_same(run, resolved)
+        task = classify.Classification(resolved, splits, self.device, self.processes, module)
+        return self._make_ready(self._fit(task, resolved, self.folder, begins=not self.resume), task, module)
+
+    def train_captioner(self, run: CaptionerRun, dataset: Any) -> Result:
+        """Both stages. The second is a run in the first one's folder, and goes on from its best weights."""
+        folder = self.folder
+        tokenizer = CaptionTokenizer.load(folder.tokenizer_file) if folder and self.resume else None
+        resolved, splits, tokenizer = caption.resolve(self._name_data(run, dataset), tokenizer, dataset)
+        self._check_same(run, resolved)
+        task = caption.Captioning(resolved, splits, tokenizer, self.device, self.processes)
+        files = {TOKENIZER: tokenizer.to_json() + "\n"}
+        first = self._fit(task, resolved, folder, begins=not self.resume, files=files)
+        if resolved.second_stage is None:
+            return self._make_ready(first, task)
+        second = caption.SelfCritical(resolved.second_stage, splits, tokenizer, self.device, self.processes)
+        if folder is None:
+            second.model.load_state_dict(task.model.state_dict())
+        else:
+            checkpoint = folder.checkpoints.weights()
+            assert checkpoint is not None, "the first stage has just ended"
+            fill(second.model, checkpoint)
+        inner = None if folder is None else folder.second_stage
+        begins = inner is not None and not inner.config_file.exists()
+        self.processes.wait()
+        last = self._fit(second, resolved.second_stage, inner, begins=begins, files=files)
+        both = {name: getattr(first, name) + getattr(last, name) for name in ("steps", "images", "seconds", "warm_up")}
+        return self._make_ready(replace(last, **both), second)
+
+    def _fit(
+        self, task: Task, run: Run, folder: RunFolder | None, *, begins: bool, files: dict[str, str] | None = None
+    ) -> Result:
+        with ExitStack() as meanwhile:
+            display = None
+            if self.processes.first:
+                if folder and begins:  # now that nothing is wrong with what was asked for
+                    folder.create(run, files)
+                if folder:
+                    meanwhile.enter_context(folder.alone())
+                if self.progress:
+                    board = folder if self.tensorboard else None
+                    display = meanwhile.enter_context(RunDisplay(run.recipe, tensorboard=board))
+            self.processes.wait()
+            engine = Engine(task, run, self.device, folder=folder, processes=self.processes, observer=display)
+            result = engine.fit()
+            if folder is None:
+                engine.keep_average()
+            return result
+
+    def _make_ready(self, result: Result, task: Any, module: nn.Module | None = None) -> Result:
+        """The result with its model: what `load` finds in the folder or, if nothing is kept, what was trained."""
+        if self.folder is None:
+            return replace(result, model=task.ready(task.run.recipe) if self.processes.world == 1 else None)
+        self.processes.wait()
+        path = self.folder.path
+        return replace(result, model=load(path, module=module, device=self.device), folder=path)
+
+    def _name_data(self, run: Any, dataset: Any) -> Any:
+        """The run with what its data is called: a dataset that is given has no name to load it by."""
+        if dataset is not None:
+            return replace(run, data=replace(run.data, name=OWN))
+        if run.data.name == OWN:
+            raise ValueError("the run trains on a dataset that was given in Python; give it again: train(…, dataset=…)")
+        return run
+
+    def _check_same(self, run: Run, resolved: Run) -> None:
+        if self.resume and resolved != run:
+            name = run.data.name  # pyright: ignore[reportAttributeAccessIssue]
+            raise ValueError(f"{name} is not what the run began with: its images or classes have changed")
+
+
+def free_path(path: Path) -> Path:
+    """The path, or the first of path-2, path-3, … that isn't there."""
+    numbered = (path.with_name(f"{path.name}-{number}") for number in count(2))
+    return next(each for each in chain([path], numbered) if not each.exists())
+
+
+def _settle(
+    source: str | Path | Run, folder: RunFolder | None, resume: bool, changes: dict[str, Any]
+) -> tuple[Run, RunFolder | None, bool]:
+    """Which run, in which folder, and whether it goes on there."""
+    if not isinstance(source, Run) and str(source) not in RECIPES and RunFolder(source).config_file.is_file():
+        if folder is not None or changes:
+            raise ValueError(f"{source} is a run, which goes on as it is; leave out the other options")
+        return RunFolder(source).run(), RunFolder(source), True
+    run = override(source if isinstance(source, Run) else recipe(str(source)), changes)
+    if not resume or folder is None or not folder.config_file.is_file():
+        return run, folder, False
+    kept = folder.run()
+    if kept.recipe != run.recipe or override(kept, changes) != kept:
+        raise ValueError(f"{folder.path} was begun otherwise; go on with it as it is, or choose another folder")
+    return kept, folder, True
+
+
+def _is_memory(error: BaseException) -> bool:
+    return isinstance(error, (MemoryError, torch.OutOfMemoryError)) or "allocate memory" in str(error)
