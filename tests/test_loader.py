@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pellucid.data import ImageSet
-from pellucid.data.loader import Loader, Order
+from pellucid.data.loader import Loader, ShuffledOrder
 
 CPU = torch.device("cpu")
 
@@ -53,8 +53,8 @@ def test_each_epoch_sees_each_image_once(count, batch, seed):
 
 
 def test_epochs_and_seeds_are_shuffled_differently():
-    first, second = (Order(100, seed=0).take(100 * epoch, 100)[0].tolist() for epoch in (0, 1))
-    other = Order(100, seed=1).take(0, 100)[0].tolist()
+    first, second = (ShuffledOrder(100, seed=0).take(100 * epoch, 100)[0].tolist() for epoch in (0, 1))
+    other = ShuffledOrder(100, seed=1).take(0, 100)[0].tolist()
     assert len({tuple(row) for row in (first, second, other, sorted(first))}) == 4
 
 

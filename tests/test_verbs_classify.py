@@ -15,7 +15,7 @@ from pellucid.cli import main
 from pellucid.cli.curves import history, panel
 from pellucid.cli.evaluate import figures, relabelled
 from pellucid.config import to_json
-from pellucid.data import DataConfig, ImageSet, decode, load
+from pellucid.data import DataConfig, ImageSet, decode, load_images
 from pellucid.data.augment import normalised
 from pellucid.evaluation.accuracy import Classification
 from pellucid.hub.loading import normalisation
@@ -183,7 +183,7 @@ def test_a_runs_validation_images_are_those_it_held_out(tmp_path, capsys):
         split: json.loads(run(capsys, "evaluate", folder, "--data", "digits", "--split", split, "--json").out)["images"]
         for split in ("train", "validation", "test")
     }
-    splits = load(data)
+    splits = load_images(data)
     assert splits.validation is not None
     assert counts == {"train": 1337, "validation": 100, "test": 360}
 

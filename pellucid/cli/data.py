@@ -17,29 +17,29 @@ from torch import Tensor
 from pellucid.cli.verbs import Fetch, Inspect, Look
 from pellucid.data import named
 from pellucid.data.augment import Augment, Augmented, Normalise, augment
-from pellucid.data.caption_formats import recognised
-from pellucid.data.caption_inspection import CaptionReport, inspect_captions
+from pellucid.data.caption_formats import holds_captions
+from pellucid.data.caption_inspection import CaptionInspection, inspect_captions
 from pellucid.data.caption_sources import SCENES, CaptionData, load_captions
-from pellucid.data.inspection import Report, inspect
-from pellucid.data.sources import NAMES, PREFIXES, DataConfig, load, statistics
+from pellucid.data.inspection import Inspection, inspect
+from pellucid.data.sources import PREFIXES, SET_NAMES, DataConfig, load_images, statistics
 from pellucid.recipes import recipe
 from pellucid.views.figures import check_path, save
 from pellucid.views.training import Row, samples_figure, shortened
 
 DRAWS = 3  # of the augmentation, for each image
-COLUMNS = 8
-MOST = 64
-SEEN = (168, 168)  # height and width of a captioned photograph in the picture
-LETTER = 8  # pixels, about
+SAMPLE_COLUMNS = 8
+MOST_SAMPLES = 64
+PHOTO_SIZE = (168, 168)  # height and width of a captioned photograph in the picture
+LETTER_PIXELS = 8  # pixels, about
 MOST_LINES = 6
 
 
 def data_fetch(asked: Fetch) -> None:
     """Get the set, if it isn't there, and tell where it lies, how much it is and whether it is the official one."""
-    if asked.name not in NAMES:
-        raise ValueError(f"{asked.name!r} can't be fetched; expected one of {', '.join(NAMES)}")
-    with telling():
-        splits = load(DataConfig(asked.name, path=asked.path))
+    if asked.name not in SET_NAMES:
+        raise ValueError(f"{asked.name!r} can't be fetched; expected one of {', '.join(SET_NAMES)}")
+    with log_to_terminal():
+        splits = load_images(DataConfig(asked.name, path=asked.path))
     cached = named.cache_folder() / f"{asked.name}.safetensors"
     print(f"{asked.name}: {'comes with scikit-learn' if asked.name == 'digits' else asked.path or cached}")
     recorded = named.KNOWN[asked.name].sha256 if asked.name in named.KNOWN else None
@@ -57,7 +57,7 @@ def data_fetch(asked: Fetch) -> None:
 
 
 @contextmanager
-def telling() -> Iterator[None]:
+def log_to_terminal() -> Iterator[None]:
     """Say on the terminal what the log says meanwhile: where a set is looked for, and why it isn't there."""
     log, handler = logging.getLogger("pellucid"), logging.StreamHandler()
     if not sys.stderr.isatty():
@@ -77,13 +77,13 @@ def telling() -> Iterator[None]:
 def data_look(asked: Look) -> None:
     """Draw images as they are and, below them, as training sees them."""
     check_path(asked.out)
-    if not 1 <= asked.count <= MOST:
-        raise ValueError(f"--count is {asked.count}; expected 1…{MOST}")
-    if of_captions(asked.name, asked.images):
+    if not 1 <= asked.count <= MOST_SAMPLES:
+        raise ValueError(f"--count is {asked.count}; expected 1…{MOST_SAMPLES}")
+    if means_captions(asked.name, asked.images):
         look_at_captions(asked)
         return
     config = recipe(asked.recipe).augment if asked.recipe else None
-    train = load(DataConfig(asked.name, path=asked.path)).train
+    train = load_images(DataConfig(asked.name, path=asked.path)).train
     config = config or Augment(flip="random", crop=max(1, train.shape[1] // 8))
     normalise = Normalise(*statistics(train))
     index = torch.randperm(len(train), generator=torch.Generator().manual_seed(asked.seed))[: asked.count]
@@ -93,11 +93,11 @@ def data_look(asked: Look) -> None:
         for i in range(DRAWS)
     ]
     rows = []
-    for part in places.split(COLUMNS):
+    for part in places.split(SAMPLE_COLUMNS):
         rows.append(Row("original", pixels[part], [shortened(train.classes[i]) for i in labels[part].tolist()]))
         for i, batch in enumerate(draws, 1):
-            seen = displayed(batch.images[part], normalise)
-            rows.append(Row(f"draw {i}", seen, captions(batch, part, train.classes)))
+            seen = denormalise(batch.images[part], normalise)
+            rows.append(Row(f"draw {i}", seen, mixed_labels(batch, part, train.classes)))
     save(samples_figure(rows), asked.out)
     whose = f"as {asked.recipe} does" if asked.recipe else f"by random flips and crops (±{config.crop})"
     print(f"{len(index)} of {len(train):,} training images of {asked.name}, each augmented {DRAWS} times {whose}")
@@ -109,14 +109,14 @@ def look_at_captions(asked: Look) -> None:
     if asked.recipe or asked.path:
         wrong = "recipe" if asked.recipe else "path"
         raise ValueError(f"--{wrong} is for labelled images; leave it out to look at the captions of {asked.name}")
-    size = CaptionData().size if asked.name == SCENES else SEEN
+    size = CaptionData().size if asked.name == SCENES else PHOTO_SIZE
     train = load_captions(CaptionData(asked.name, images=asked.images, size=size)).train
     index = torch.randperm(len(train), generator=torch.Generator().manual_seed(asked.seed))[: asked.count]
     chosen = train.subset(index)
     pixels = chosen.images.read(torch.arange(len(chosen)))
-    letters = max(size[1], SEEN[1] * 3 // 4) // LETTER
-    said = [wrapped(each[0], letters) for each in chosen.captions]
-    places = torch.arange(len(chosen)).split(COLUMNS)
+    letters = max(size[1], PHOTO_SIZE[1] * 3 // 4) // LETTER_PIXELS
+    said = [wrap_caption(each[0], letters) for each in chosen.captions]
+    places = torch.arange(len(chosen)).split(SAMPLE_COLUMNS)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Glyph .* missing")  # the font draws a box for scripts that it lacks
         save(samples_figure([Row("", pixels[part], [said[i] for i in part]) for part in places]), asked.out)
@@ -124,10 +124,10 @@ def look_at_captions(asked: Look) -> None:
     print(f"samples: {asked.out}")
 
 
-def wrapped(caption: str, letters: int) -> str:
+def wrap_caption(caption: str, letters: int) -> str:
     """A sentence in as many lines as fit above an image. Dollars would begin a formula in a figure.
 
-    >>> print(wrapped("a very small red circle on the left of the picture", 16))
+    >>> print(wrap_caption("a very small red circle on the left of the picture", 16))
     a very small red
     circle on the
     left of the
@@ -136,35 +136,35 @@ def wrapped(caption: str, letters: int) -> str:
     return "\n".join(textwrap.wrap(caption, letters, max_lines=MOST_LINES, placeholder=" …")).replace("$", r"\$")
 
 
-def of_captions(name: str, images: str | None) -> bool:
+def means_captions(name: str, images: str | None) -> bool:
     """Whether a name means captioned images: scenes, or a path at which there are captions."""
-    is_name = name in NAMES or name.partition(":")[0] in PREFIXES
-    return name == SCENES or images is not None or (not is_name and recognised(Path(name).expanduser()))
+    is_name = name in SET_NAMES or name.partition(":")[0] in PREFIXES
+    return name == SCENES or images is not None or (not is_name and holds_captions(Path(name).expanduser()))
 
 
 def data_inspect(asked: Inspect) -> None:
     """Print what a set holds and what is wrong with it."""
-    if of_captions(asked.name, asked.images):
+    if means_captions(asked.name, asked.images):
         found = inspect_captions(CaptionData(asked.name, images=asked.images))
         print(json.dumps(_plain(found)) if asked.json else found)
         return
-    is_name = asked.name in NAMES or asked.name.partition(":")[0] in PREFIXES
+    is_name = asked.name in SET_NAMES or asked.name.partition(":")[0] in PREFIXES
     report = inspect(DataConfig(asked.name) if is_name else Path(asked.name))
     print(json.dumps(_plain(report)) if asked.json else report)
 
 
-def displayed(images: Tensor, normalise: Normalise) -> Tensor:
+def denormalise(images: Tensor, normalise: Normalise) -> Tensor:
     """Normalised pixels as bytes again.
 
     >>> half = Normalise((0.5,), (0.25,))
-    >>> displayed(torch.tensor([[[[-2.0, 0.0, 2.0]]]]), half)
+    >>> denormalise(torch.tensor([[[[-2.0, 0.0, 2.0]]]]), half)
     tensor([[[[  0, 128, 255]]]], dtype=torch.uint8)
     """
     mean, std = (torch.tensor(values)[:, None, None] for values in (normalise.mean, normalise.std))
     return ((images * std + mean) * 255).round().clamp(0, 255).byte()
 
 
-def captions(batch: Augmented, part: Tensor, classes: tuple[str, ...]) -> list[str]:
+def mixed_labels(batch: Augmented, part: Tensor, classes: tuple[str, ...]) -> list[str]:
     """The label where it has changed: both classes of a mixed image, with their shares."""
     said = []
     for label, other, weight in zip(batch.labels[part], batch.others[part], batch.weight[part].tolist(), strict=True):
@@ -174,9 +174,9 @@ def captions(batch: Augmented, part: Tensor, classes: tuple[str, ...]) -> list[s
     return said
 
 
-def _plain(report: Report | CaptionReport) -> dict[str, Any]:
+def _plain(report: Inspection | CaptionInspection) -> dict[str, Any]:
     sizes = [{"height": y, "width": x, "images": count} for (y, x), count in report.sizes.items()]
-    if isinstance(report, CaptionReport):
+    if isinstance(report, CaptionInspection):
         return asdict(report) | {"sizes": sizes}
     counts = {split: dict(zip(report.classes, counts, strict=True)) for split, counts in report.counts.items()}
     return asdict(report) | {"sizes": sizes, "counts": counts}

@@ -19,7 +19,7 @@ from pellucid.cli.verbs import Caption, Demo, Predict
 from pellucid.data.caption_sources import load_captions
 from pellucid.data.images import decode
 from pellucid.data.scenes import SceneSet
-from pellucid.data.sources import load as images
+from pellucid.data.sources import load_images as images
 from pellucid.evaluation import classification
 from pellucid.explain import Trace, trace, trace_caption
 from pellucid.hub.loading import load, load_captioner, normalisation

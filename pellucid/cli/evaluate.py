@@ -15,7 +15,7 @@ from torch import Tensor, tensor
 from pellucid.cli.evaluate_captions import evaluate_captions
 from pellucid.cli.verbs import Evaluate
 from pellucid.data.listings import Images, some
-from pellucid.data.sources import DataConfig, load
+from pellucid.data.sources import DataConfig, load_images
 from pellucid.evaluation.accuracy import Classification, classification
 from pellucid.hub.loading import kind_of, load_captioner, normalisation
 from pellucid.hub.loading import load as load_model
@@ -146,7 +146,7 @@ def distinct(names: Sequence[str]) -> tuple[str, ...]:
 
 
 def _images(asked: Evaluate, model: ViT) -> Images:
-    splits = load(DataConfig(asked.data, path=asked.path, size=model.config.image, held_out=_held_out(asked)))
+    splits = load_images(DataConfig(asked.data, path=asked.path, size=model.config.image, held_out=_held_out(asked)))
     found = getattr(splits, asked.split)
     if found is None or not len(found):
         there = ", ".join(name for name in ("train", "validation", "test") if getattr(splits, name))

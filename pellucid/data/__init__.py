@@ -3,10 +3,10 @@
 from pellucid.data.caption_sources import CaptionData, load_captions
 from pellucid.data.captions import CaptionSet, CaptionSplits
 from pellucid.data.images import ImageSet, decode
-from pellucid.data.inspection import Report, inspect
+from pellucid.data.inspection import Inspection, inspect
 from pellucid.data.lazy import LazyImageSet
 from pellucid.data.listings import Images
-from pellucid.data.sources import DataConfig, Splits, load, statistics
+from pellucid.data.sources import DataConfig, Splits, load_images, statistics
 
 __all__ = [
     "CaptionData",
@@ -15,12 +15,12 @@ __all__ = [
     "DataConfig",
     "ImageSet",
     "Images",
+    "Inspection",
     "LazyImageSet",
-    "Report",
     "Splits",
     "decode",
     "inspect",
-    "load",
     "load_captions",
+    "load_images",
     "statistics",
 ]

@@ -22,7 +22,7 @@ from pellucid.data.policy import OPERATIONS, STRONGEST, gathered, perturb, sampl
 Key = tuple[Count, Count, Int[Tensor, " b"]]  # seed, step, positions
 Epoch = Count | Int[Tensor, " b"]  # the same for all, or each image its own
 Flip = Literal["none", "random", "alternating"]
-Fill = Literal["zero", "reflect"]
+CropFill = Literal["zero", "reflect"]
 Policy = Literal["none", "randaugment", "trivial"]
 
 # Streams of draws. A policy's i-th operation uses the last three, 3·i further on.
@@ -40,7 +40,7 @@ class Augment:
     other half in the next, so that any two epochs in a row see both faces of each image (Jordan 2024)."""
     crop: int = 0
     """The image is padded by so many pixels and cut back to its size, anywhere."""
-    crop_fill: Fill = "reflect"
+    crop_fill: CropFill = "reflect"
     """What the padding holds: black, or the image mirrored."""
     zoom: float = 1.0
     """Smallest share of the image's area that is cut out, anywhere, its sides' ratio changed by up to 3:4 or 4:3, and
@@ -62,7 +62,7 @@ class Augment:
     """The same for a box of one image in the other."""
 
     def __post_init__(self) -> None:
-        for name, choices in (("flip", Flip), ("crop_fill", Fill), ("policy", Policy)):
+        for name, choices in (("flip", Flip), ("crop_fill", CropFill), ("policy", Policy)):
             if getattr(self, name) not in get_args(choices):
                 raise ValueError(f"{name} is {getattr(self, name)!r}; expected one of {', '.join(get_args(choices))}")
         for name in ("crop", "cutout"):
@@ -298,7 +298,7 @@ def _anywhere(
     key: Key, stream: int, height: int | Int[Tensor, " b"], width: int | Int[Tensor, " b"]
 ) -> tuple[Int[Tensor, " b"], Int[Tensor, " b"]]:
     """A row below `height` and a column below `width`."""
-    y, x = draws.words(*key, range(stream, stream + 2)).unbind()
+    y, x = draws.random_bits(*key, range(stream, stream + 2)).unbind()
     return draws.below(y, height), draws.below(x, width)
 
 

@@ -16,7 +16,7 @@ from pellucid.data.shards import Member
 MAX_TEXT = 2 << 30  # bytes of a file of captions
 # What terminals and tokenizers would act on: C0 and C1 without blanks, and the marks that turn the direction of text.
 CONTROL = re.compile("[\x00-\x08\x0e-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
-BROKEN = re.compile("[\ufffd\ud800-\udfff]")  # where bytes were no UTF-8, and halves of characters
+BROKEN_TEXT = re.compile("[\ufffd\ud800-\udfff]")  # where bytes were no UTF-8, and halves of characters
 
 EXPECTED = (
     "expected Karpathy's dataset_*.json, COCO's captions_*.json, a list of {image, caption}, lines of "
@@ -34,7 +34,7 @@ JUDGES = ("test", "validation", "train", None)
 HARMLESS = (UNLISTED,)  # official sets have them
 
 
-class Record(NamedTuple):
+class CaptionRecord(NamedTuple):
     """What a file says of one image, or of one caption of it; nothing of it is checked yet."""
 
     split: str | None
@@ -44,11 +44,11 @@ class Record(NamedTuple):
     hint: str = ""  # the folder it should lie in, where several have an image of its name
 
 
-class Found(NamedTuple):
+class CaptionRecords(NamedTuple):
     """A format, what it says, and the folder in which the images that it names are looked for."""
 
     format: str
-    records: Iterable[Record]
+    records: Iterable[CaptionRecord]
     folder: Path | None = None  # None: the records hold their images
 
 
@@ -133,13 +133,16 @@ def as_text(content: bytes) -> str:
 
 
 def assemble(
-    records: Iterable[Record], pictures: Callable[[Record], Path | Member | None], problems: Problems, source: str
+    records: Iterable[CaptionRecord],
+    pictures: Callable[[CaptionRecord], Path | Member | None],
+    problems: Problems,
+    source: str,
 ) -> tuple[dict[str, list[Entry]], bool]:
     """(The entries by split, whether the records name splits): captions cleaned, those of one image brought together.
 
     An image that two splits hold stays in the one that judges: in test, else in validation.
     """
-    merged: dict[str, tuple[Record, list[str]]] = {}
+    merged: dict[str, tuple[CaptionRecord, list[str]]] = {}
     twice: set[str] = set()
     total = 0
     for record in records:
@@ -158,7 +161,7 @@ def assemble(
     splits: dict[str, list[Entry]] = {}
     for name, (record, said) in merged.items():
         entries = splits.setdefault(record.split or "train", [])
-        file = None if BROKEN.search(name) else pictures(record)
+        file = None if BROKEN_TEXT.search(name) else pictures(record)
         if file is None:
             problems.add(MISSING, record.image if isinstance(record.image, str) else name)
         elif not said:
@@ -173,7 +176,7 @@ def assemble(
 def _sentences(captions: list[object], name: str, problems: Problems) -> list[str]:
     said = []
     for caption in captions:
-        if not isinstance(caption, str) or BROKEN.search(caption):
+        if not isinstance(caption, str) or BROKEN_TEXT.search(caption):
             problems.add(NO_TEXT, f"{name}: {caption}" if isinstance(caption, str) else name)
         elif not (cleaned := clean(caption)):
             problems.add(EMPTY, name)

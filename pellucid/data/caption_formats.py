@@ -3,16 +3,16 @@
 import re
 from pathlib import Path
 
-from pellucid.data.caption_files import EXPECTED, CaptionListing, Found, Problems, Record, assemble
+from pellucid.data.caption_files import EXPECTED, CaptionListing, CaptionRecord, CaptionRecords, Problems, assemble
 from pellucid.data.caption_json import json_records
 from pellucid.data.caption_pairs import beside, has_texts, read_shards, speaks
 from pellucid.data.caption_pictures import Pictures
 from pellucid.data.caption_text import jsonl_records, read_lined
 from pellucid.data.images import one_line
-from pellucid.data.listings import SPLITS, some
+from pellucid.data.listings import SPLIT_NAMES, some
 from pellucid.data.shards import Member, find_shards
 
-NAMED = re.compile(r"(dataset(_(?!info|dict)\w+)?|.*caption.*|.*karpathy.*)\.json", re.IGNORECASE)
+CAPTION_JSON = re.compile(r"(dataset(_(?!info|dict)\w+)?|.*caption.*|.*karpathy.*)\.json", re.IGNORECASE)
 PATTERN = re.compile(r"[*?\[{]")  # of shards
 TEXT = (".txt", ".csv", ".token")
 TABLES = ("captions.txt", "captions.csv", "metadata.csv", "results.csv")
@@ -45,7 +45,7 @@ def list_captions(name: str, images: str | None, problems: Problems) -> CaptionL
     return CaptionListing(found.format, splits, is_split)
 
 
-def recognised(path: Path) -> bool:
+def holds_captions(path: Path) -> bool:
     """Whether what lies at a path is taken for captions, rather than for labelled images."""
     if path.is_file():
         return speaks(path) if path.suffix.lower() == ".tar" else path.suffix.lower() in (".json", ".jsonl", *TEXT)
@@ -54,12 +54,12 @@ def recognised(path: Path) -> bool:
     return path.is_dir() and _in_folder(path, Problems(tolerated=1.0)) is not None
 
 
-def _own(record: Record) -> Path | Member:
+def _own(record: CaptionRecord) -> Path | Member:
     assert not isinstance(record.image, str)
     return record.image
 
 
-def _in_file(path: Path, name: str, problems: Problems) -> Found | None:
+def _in_file(path: Path, name: str, problems: Problems) -> CaptionRecords | None:
     if path.suffix.lower() == ".tar" or not path.exists():
         if path.suffix.lower() == ".tar" or PATTERN.search(name):
             return read_shards(find_shards(name))
@@ -67,21 +67,21 @@ def _in_file(path: Path, name: str, problems: Problems) -> Found | None:
     if not path.is_file():
         raise ValueError(f"{name!r} is neither a file nor a folder; give the path of captions")
     if path.suffix.lower() == ".jsonl":
-        return Found("metadata.jsonl", jsonl_records({None: path}, problems), path.parent)
+        return CaptionRecords("metadata.jsonl", jsonl_records({None: path}, problems), path.parent)
     if path.suffix.lower() == ".json":
         return _json(path, problems)
     return read_lined(path, problems)
 
 
-def _in_folder(folder: Path, problems: Problems) -> Found | None:
+def _in_folder(folder: Path, problems: Problems) -> CaptionRecords | None:
     metadata = _by_split({each: each / "metadata.jsonl" for each in sorted(folder.iterdir()) if each.is_dir()})
     if (folder / "metadata.jsonl").is_file():
-        return Found("metadata.jsonl", jsonl_records({None: folder / "metadata.jsonl"}, problems), folder)
+        return CaptionRecords("metadata.jsonl", jsonl_records({None: folder / "metadata.jsonl"}, problems), folder)
     if "train" in metadata:
-        return Found("metadata.jsonl of each split", jsonl_records(metadata, problems), folder)
+        return CaptionRecords("metadata.jsonl of each split", jsonl_records(metadata, problems), folder)
     files = sorted(each for part in (folder, folder / "annotations") if part.is_dir() for each in part.iterdir())
     files = [each for each in files if each.is_file()]
-    if named := _one_set(folder, [each for each in files if NAMED.fullmatch(each.name)]):
+    if named := _one_set(folder, [each for each in files if CAPTION_JSON.fullmatch(each.name)]):
         return _json(named, problems)
     tokens = [each for each in files if re.fullmatch(r".*\.token(\.txt)?", each.name) and "lemma" not in each.name]
     tables = [each for each in files if each.name in TABLES]
@@ -93,14 +93,14 @@ def _in_folder(folder: Path, problems: Problems) -> Found | None:
     tars = sorted(folder.glob("*.tar"))
     if tars and speaks(tars[0]):
         return read_shards(tars)
-    return Found("images with .txt beside them", beside(folder)) if has_texts(folder) else None
+    return CaptionRecords("images with .txt beside them", beside(folder)) if has_texts(folder) else None
 
 
 def _by_split(files: dict[Path, Path]) -> dict[str | None, Path]:
     """The files that are there, by the split that their folder is called."""
     found: dict[str | None, Path] = {}
     for folder, file in files.items():
-        split = SPLITS.get(folder.name.lower())
+        split = SPLIT_NAMES.get(folder.name.lower())
         if split is not None and file.is_file():
             if split in found:
                 raise ValueError(f"{str(found[split])!r} and {str(file)!r} are both {split} captions; keep one of them")
@@ -123,12 +123,12 @@ def _pattern(name: str) -> tuple[str, str | None]:
     (('captions_*2017.json', 'validation'), ('dataset_coco.json', None))
     """
     for word in re.finditer("[A-Za-z]+", name):
-        if word[0].lower() in SPLITS:
-            return f"{name[: word.start()]}*{name[word.end() :]}", SPLITS[word[0].lower()]
+        if word[0].lower() in SPLIT_NAMES:
+            return f"{name[: word.start()]}*{name[word.end() :]}", SPLIT_NAMES[word[0].lower()]
     return name, None
 
 
-def _json(path: Path, problems: Problems) -> Found:
+def _json(path: Path, problems: Problems) -> CaptionRecords:
     """A JSON of any of three kinds, with those beside it that are its other splits."""
     pattern, split = _pattern(path.name)
     others: dict[str | None, Path] = {}
@@ -140,14 +140,14 @@ def _json(path: Path, problems: Problems) -> Found:
     files: dict[str | None, Path] = others if "train" in others else {None: path}
     folder = path.parent.parent if path.parent.name == "annotations" else path.parent
     kinds: set[str] = set()
-    records: list[Record] = []
+    records: list[CaptionRecord] = []
     for split, file in files.items():
         kind, found = json_records(file, split, problems)
         kinds.add(kind)
         records += found
     if len(kinds) > 1:
         raise ValueError(f"{path} and those beside it are of different formats: {', '.join(sorted(kinds))}")
-    return Found(kinds.pop(), records, folder)
+    return CaptionRecords(kinds.pop(), records, folder)
 
 
 def _is_captions(path: Path) -> bool:

@@ -14,10 +14,10 @@ from pellucid.data.lazy import LazyImageSet, Unreadable
 from pellucid.data.sources import Moments
 from pellucid.data.tokenizer import CaptionTokenizer
 
-LONG = 100  # words; training cuts captions far below it
+LONG_CAPTION = 100  # words; training cuts captions far below it
 FREQUENT = 5  # times that a word is said before a vocabulary keeps it
 MOST_UNREADABLE = 20  # told one by one
-WORDLESS, LENGTHY = "captions without a word", f"captions of more than {LONG} words"
+WORDLESS, LENGTHY = "captions without a word", f"captions of more than {LONG_CAPTION} words"
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Spread:
 
 
 @dataclass(frozen=True)
-class SplitReport:
+class SplitInspection:
     """How many images and captions a split has, how many captions an image and how many words a caption."""
 
     images: int
@@ -47,12 +47,12 @@ class SplitReport:
 
 
 @dataclass(frozen=True)
-class CaptionReport:
+class CaptionInspection:
     """What was found. `vocabulary`: different words of the training captions; `mean`, `std`: of its images, 0…1."""
 
     source: str
     format: str
-    splits: dict[str, SplitReport]
+    splits: dict[str, SplitInspection]
     vocabulary: int
     frequent: int
     sizes: dict[tuple[int, int], int]
@@ -82,7 +82,7 @@ class CaptionReport:
         return "\n".join(self.lines())
 
 
-def inspect_captions(config: CaptionData) -> CaptionReport:
+def inspect_captions(config: CaptionData) -> CaptionInspection:
     """Read every caption and every image of a source and tell what is there, and what is wrong with it."""
     problems, unreadable = Problems(tolerated=1.0), Unreadable(tolerated=1.0)  # here they are what is looked for
     if config.name == SCENES:
@@ -105,17 +105,17 @@ def inspect_captions(config: CaptionData) -> CaptionReport:
     mean, std = moments.mean_and_std()
     frequent = sum(count >= FREQUENT for count in words.values())
     shape = parts["train"].images.shape
-    return CaptionReport(config.name, form, reports, len(words), frequent, sizes, shape, mean, std, tuple(told))
+    return CaptionInspection(config.name, form, reports, len(words), frequent, sizes, shape, mean, std, tuple(told))
 
 
-def _words(parts: dict[str, CaptionSet], problems: Problems) -> tuple[dict[str, SplitReport], Counter[int]]:
+def _words(parts: dict[str, CaptionSet], problems: Problems) -> tuple[dict[str, SplitInspection], Counter[int]]:
     """A report of each split, and how often each word is said in training: words as the tokenizer divides them."""
     everything = [caption for part in parts.values() for said in part.captions for caption in said]
     try:
         tokenizer = CaptionTokenizer.train(everything, min_count=1)
     except ValueError:  # there is no word at all
         tokenizer = None
-    reports: dict[str, SplitReport] = {}
+    reports: dict[str, SplitInspection] = {}
     said: Counter[int] = Counter()
     for split, part in parts.items():
         lengths: list[int] = []
@@ -125,8 +125,8 @@ def _words(parts: dict[str, CaptionSet], problems: Problems) -> tuple[dict[str, 
                 lengths.append(len(numbers_of))
                 if split == "train":
                     said.update(numbers_of)
-                if not numbers_of or len(numbers_of) > LONG:
+                if not numbers_of or len(numbers_of) > LONG_CAPTION:
                     problems.add(LENGTHY if numbers_of else WORDLESS, one_line(f"{name}: {caption}"))
         counts = [len(captions) for captions in part.captions]
-        reports[split] = SplitReport(len(part), sum(counts), Spread.of(counts), Spread.of(lengths))
+        reports[split] = SplitInspection(len(part), sum(counts), Spread.of(counts), Spread.of(lengths))
     return reports, said

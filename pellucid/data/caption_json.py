@@ -5,16 +5,16 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
-from pellucid.data.caption_files import Problems, Record, read_text
+from pellucid.data.caption_files import CaptionRecord, Problems, read_text
 from pellucid.data.caption_pictures import shown
 from pellucid.data.images import one_line
-from pellucid.data.listings import SPLITS
+from pellucid.data.listings import SPLIT_NAMES
 
-KARPATHY = SPLITS | {"restval": "train"}  # images of COCO's validation set that he trains with
+KARPATHY = SPLIT_NAMES | {"restval": "train"}  # images of COCO's validation set that he trains with
 CAPTION_KEYS = ("captions", "caption", "text")
 
 
-def json_records(path: Path, split: str | None, problems: Problems) -> tuple[str, list[Record]]:
+def json_records(path: Path, split: str | None, problems: Problems) -> tuple[str, list[CaptionRecord]]:
     """Which of the three a file is, and what it says; `split` is what its name says, if it does."""
     text = read_text(path)
     try:
@@ -47,7 +47,7 @@ def object_captions(said: Any) -> list[object]:
     return list(found) if isinstance(found, list) else [found]
 
 
-def _karpathy(entry: Any, i: int) -> Record:
+def _karpathy(entry: Any, i: int) -> CaptionRecord:
     name, said = _field(entry, "filename", i), entry.get("sentences")
     split = KARPATHY.get(str(entry.get("split")).lower())
     if split is None:
@@ -59,10 +59,10 @@ def _karpathy(entry: Any, i: int) -> Record:
         each.get("raw") if isinstance(each, dict) else None for each in (said if isinstance(said, list) else [])
     ]
     path = f"{folder}/{name}" if isinstance(folder, str) and folder else name
-    return Record(split, str(number) if type(number) is int else path, path, captions)
+    return CaptionRecord(split, str(number) if type(number) is int else path, path, captions)
 
 
-def _coco(images: list[Any], said: list[Any], split: str | None, path: Path, problems: Problems) -> list[Record]:
+def _coco(images: list[Any], said: list[Any], split: str | None, path: Path, problems: Problems) -> list[CaptionRecord]:
     names = {_number(entry, "id", i): _field(entry, "file_name", i) for i, entry in enumerate(images)}
     captions: dict[str, list[object]] = defaultdict(list)
     kind = f"captions in {path} of images that it doesn't list"
@@ -76,12 +76,12 @@ def _coco(images: list[Any], said: list[Any], split: str | None, path: Path, pro
             problems.add(kind, number)
     problems.check(kind, len(said), str(path))
     hint = path.stem.rpartition("_")[2]  # captions_train2017 are of the images in train2017
-    return [Record(split, number, name, captions[number], hint) for number, name in names.items()]
+    return [CaptionRecord(split, number, name, captions[number], hint) for number, name in names.items()]
 
 
-def _blip(entry: Any, i: int, split: str | None) -> Record:
+def _blip(entry: Any, i: int, split: str | None) -> CaptionRecord:
     name = _field(entry, "image", i)
-    return Record(split, name, name, object_captions(entry))
+    return CaptionRecord(split, name, name, object_captions(entry))
 
 
 def _field(entry: Any, key: str, i: int) -> str:

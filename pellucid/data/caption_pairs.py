@@ -8,22 +8,22 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from pellucid.data.caption_files import Found, Record, as_text, lines_of
+from pellucid.data.caption_files import CaptionRecord, CaptionRecords, as_text, lines_of
 from pellucid.data.caption_json import object_captions
 from pellucid.data.caption_pictures import files_below
 from pellucid.data.images import SUFFIXES
-from pellucid.data.listings import SPLITS, some
+from pellucid.data.listings import SPLIT_NAMES, some
 from pellucid.data.shards import MAX_LABEL, Member, members, sample_key
 
 UNPAIRED = "expected images with a .txt or a .json ({'caption': …}) of the same name"
 
 
-def read_shards(shards: list[Path]) -> Found:
+def read_shards(shards: list[Path]) -> CaptionRecords:
     """WebDataset tars: an image and the .txt (a caption a line) or .json (with "caption") of the same name.
 
     Split by how the names of the tars begin, as val-03.tar.
     """
-    said = [SPLITS.get(re.split("[^a-z]", shard.name.lower())[0]) for shard in shards]
+    said = [SPLIT_NAMES.get(re.split("[^a-z]", shard.name.lower())[0]) for shard in shards]
     is_split = "train" in said
     records = [
         record
@@ -32,17 +32,17 @@ def read_shards(shards: list[Path]) -> Found:
     ]
     if not any(record.captions for record in records):
         raise ValueError(f"{some(tuple(map(str, shards)))} holds no captioned images; {UNPAIRED}")
-    return Found(f"WebDataset, {len(shards)} shards", records)
+    return CaptionRecords(f"WebDataset, {len(shards)} shards", records)
 
 
-def _shard(shard: Path, split: str | None) -> Iterator[Record]:
+def _shard(shard: Path, split: str | None) -> Iterator[CaptionRecord]:
     samples: dict[str, dict[str, Member]] = defaultdict(dict)
     for name, member in members(shard):
         key, suffix = sample_key(name)
         samples[key].setdefault("image" if f".{suffix}" in SUFFIXES else suffix, member)
     for sample in samples.values():
         if "image" in sample:
-            yield Record(split, sample["image"].name, sample["image"], _member_captions(sample))
+            yield CaptionRecord(split, sample["image"].name, sample["image"], _member_captions(sample))
 
 
 def _member_captions(sample: dict[str, Member]) -> list[object]:
@@ -83,15 +83,15 @@ def has_texts(folder: Path) -> bool:
     return False
 
 
-def beside(folder: Path) -> Iterator[Record]:
+def beside(folder: Path) -> Iterator[CaptionRecord]:
     """A folder of images, each with a .txt of the same name: a caption a line."""
     files = dict(files_below(folder))
-    is_split = any(len(parts) > 1 and SPLITS.get(parts[0].lower()) == "train" for parts in files)
+    is_split = any(len(parts) > 1 and SPLIT_NAMES.get(parts[0].lower()) == "train" for parts in files)
     for parts, path in files.items():
         if path.name.lower().endswith(SUFFIXES):
             text = files.get((*parts[:-1], f"{path.stem}.txt"))
-            split = SPLITS.get(parts[0].lower(), "train") if is_split else None
-            yield Record(split, "/".join(parts), path, _file_captions(text) if text else [])
+            split = SPLIT_NAMES.get(parts[0].lower(), "train") if is_split else None
+            yield CaptionRecord(split, "/".join(parts), path, _file_captions(text) if text else [])
 
 
 def _file_captions(path: Path) -> list[object]:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from torch import Tensor
 
-from pellucid.data.images import SUFFIXES, Header, Size, decode, one_line, probe
+from pellucid.data.images import SUFFIXES, ImageHeader, Size, decode, one_line, probe
 from pellucid.data.listings import some
 from pellucid.data.shards import Member, members
 
@@ -32,7 +32,7 @@ class Picture:
     def decode(self, size: Size | None, channels: int) -> Tensor:
         return decode(self.content(), size, channels, name=self.told(), fit="stretch")
 
-    def probe(self) -> Header:
+    def probe(self) -> ImageHeader:
         return probe(self.content(), name=self.told())
 
 

@@ -82,7 +82,7 @@ def check_labels(labels: Tensor, n_images: int, classes: tuple[str, ...]) -> Non
         raise ValueError(f"labels must lie in 0…{len(classes) - 1}; got {lowest}…{highest}")
 
 
-class Header(NamedTuple):
+class ImageHeader(NamedTuple):
     """What a file says of its image before any pixel is decoded."""
 
     height: int
@@ -118,13 +118,13 @@ def decode(
         return to_tensor(_plain(ImageOps.exif_transpose(image), channels), size, fit)
 
 
-def probe(file: File, max_pixels: int = MAX_PIXELS, *, name: str | None = None) -> Header:
+def probe(file: File, max_pixels: int = MAX_PIXELS, *, name: str | None = None) -> ImageHeader:
     """Height, width (upright) and whether it is grey, from the header alone."""
     with _opened(file, name, max_pixels) as image:
         width, height = image.size
         if image.getexif().get(0x0112) in TURNED and image.format != "TIFF":  # whose size Pillow has turned already
             width, height = height, width
-        return Header(height, width, image.mode in GREY)
+        return ImageHeader(height, width, image.mode in GREY)
 
 
 def check_size(size: Size | None) -> None:

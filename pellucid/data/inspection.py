@@ -9,17 +9,17 @@ from pathlib import Path
 import torch
 
 from pellucid.data import formats, named
-from pellucid.data.images import Header
+from pellucid.data.images import ImageHeader
 from pellucid.data.lazy import Item, LazyImageSet, Unreadable
 from pellucid.data.listings import Images, gather, some
-from pellucid.data.sources import DataConfig, Moments, find, hold_out, list_images
+from pellucid.data.sources import DataConfig, Moments, find_images, hold_out, list_images
 
-BLOCK = 256
+IMAGES_AT_ONCE = 256
 MOST_CLASSES = 20  # told one by one
 
 
 @dataclass(frozen=True)
-class Report:
+class Inspection:
     """What was found. `counts`: images of each class, by split; `mean` and `std`: of the training images, 0…1."""
 
     source: str
@@ -51,7 +51,7 @@ class Report:
         return "\n".join(self.lines())
 
 
-def inspect(source: DataConfig | str | Path) -> Report:
+def inspect(source: DataConfig | str | Path) -> Inspection:
     """Read everything a source holds and tell what is there, and what is wrong with it.
 
     A path is taken for what it holds: the files of a named set, WebDataset shards, or an image folder.
@@ -67,7 +67,7 @@ def inspect(source: DataConfig | str | Path) -> Report:
     problems: list[str] = []
     listing = list_images(config)
     if listing is None:
-        form, parts = find(config, unreadable)
+        form, parts = find_images(config, unreadable)
         sizes = {images.shape[1:]: sum(map(len, parts.values())) for images in parts.values()}
     else:
         problems += [f"the class {folder} is empty" for folder in listing.empty]
@@ -92,7 +92,7 @@ def inspect(source: DataConfig | str | Path) -> Report:
         split: tuple(torch.bincount(images.labels, minlength=len(train.classes)).tolist())
         for split, images in parts.items()
     }
-    return Report(config.name, form, counts, train.classes, sizes, train.shape, mean, std, tuple(problems))
+    return Inspection(config.name, form, counts, train.classes, sizes, train.shape, mean, std, tuple(problems))
 
 
 def recognise(path: Path) -> DataConfig:
@@ -117,7 +117,7 @@ def recognise(path: Path) -> DataConfig:
 def read_through(images: Images, moments: Moments | None) -> list[bytes]:
     """A hash of each image's pixels; the pixels are added to the moments on the way."""
     hashes = []
-    for block in torch.arange(len(images)).split(BLOCK):
+    for block in torch.arange(len(images)).split(IMAGES_AT_ONCE):
         pixels = images.read(block)
         if moments is not None:
             moments.add(pixels)
@@ -137,7 +137,7 @@ def duplicates(hashes: dict[str, list[bytes]]) -> list[str]:
 def headers(items: list[Item]) -> dict[tuple[int, int], int]:
     def size(item: Item) -> tuple[int, int] | None:
         try:
-            header: Header = item.probe()
+            header: ImageHeader = item.probe()
         except ValueError:
             return None
         return header.height, header.width

@@ -14,7 +14,7 @@ from jaxtyping import UInt8
 from PIL import Image
 from torch import Tensor
 
-from pellucid.data.images import Header, ImageSet, Size, check_labels, check_size, decode, probe, to_tensor
+from pellucid.data.images import ImageHeader, ImageSet, Size, check_labels, check_size, decode, probe, to_tensor
 
 log = logging.getLogger("pellucid")
 
@@ -27,7 +27,7 @@ class Item(Protocol):
     @property
     def name(self) -> str: ...
     def decode(self, size: Size | None, channels: int) -> Tensor: ...
-    def probe(self) -> Header: ...
+    def probe(self) -> ImageHeader: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,12 +40,12 @@ class ImageFile:
     def decode(self, size: Size | None, channels: int) -> Tensor:
         return decode(self.path, size, channels)
 
-    def probe(self) -> Header:
+    def probe(self) -> ImageHeader:
         return probe(self.path)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Pixels:
+class ImageInMemory:
     """An image of a set in memory, scaled each time: scaled all at once, the set would not fit."""
 
     name: str
@@ -55,9 +55,9 @@ class Pixels:
         pixels = self.pixels.permute(1, 2, 0).squeeze(-1).numpy()
         return to_tensor(Image.fromarray(pixels).convert("L" if channels == 1 else "RGB"), size)
 
-    def probe(self) -> Header:
+    def probe(self) -> ImageHeader:
         c, y, x = self.pixels.shape
-        return Header(y, x, c == 1)
+        return ImageHeader(y, x, c == 1)
 
 
 class Unreadable:

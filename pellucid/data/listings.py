@@ -20,7 +20,7 @@ Entries = list[tuple[Item, int]]  # an image and its label
 
 IN_MEMORY = 2 << 30  # bytes of pixels up to which a set is decoded once
 USUAL_SIZE = (224, 224)  # for images of different sizes, where none is asked for
-SPLITS = {"train": "train", "training": "train", "test": "test", "testing": "test"} | dict.fromkeys(
+SPLIT_NAMES = {"train": "train", "training": "train", "test": "test", "testing": "test"} | dict.fromkeys(
     ("val", "valid", "validation", "dev"), "validation"
 )
 
@@ -145,7 +145,7 @@ def _split_folders(root: Path) -> dict[str, Path]:
     """The folder of each split; the root alone if it holds classes, one of which may well be called train."""
     found: dict[str, Path] = {}
     for each in _folders(root):
-        split = SPLITS.get(each.name.lower())
+        split = SPLIT_NAMES.get(each.name.lower())
         if split in found:
             raise ValueError(f"{str(found[split])!r} and {str(each)!r} are both {split} images; keep one of them")
         if split is not None:

@@ -36,10 +36,10 @@ class Share(NamedTuple):
 
 
 @dataclass
-class Order:
+class ShuffledOrder:
     """The endless row of shuffled epochs.
 
-    >>> order = Order(5, seed=0)
+    >>> order = ShuffledOrder(5, seed=0)
     >>> index, epoch = order.take(3, 4)          # the fourth to the seventh image of the row
     >>> epoch.tolist()
     [0, 0, 1, 1]
@@ -92,7 +92,7 @@ class Loader:
                 f"batch is {self.batch}; expected a multiple of {self.world * self.parts} "
                 f"({self.world} processes × {self.parts} accumulated parts)"
             )
-        self.order = Order(len(self.images), self.seed, self.device)
+        self.order = ShuffledOrder(len(self.images), self.seed, self.device)
         self.labels = self.images.labels.to(self.device)
         stored = getattr(self.images, "images", None)
         fits = stored is not None and (self.device.type == "cpu" or stored.numel() <= ON_DEVICE_BYTES)

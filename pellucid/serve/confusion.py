@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 
 from pellucid.data.named import cache_folder
-from pellucid.data.sources import DataConfig, load
+from pellucid.data.sources import DataConfig, load_images
 from pellucid.evaluation.accuracy import classification
 from pellucid.hub.loading import load as load_model
 from pellucid.hub.loading import normalisation
@@ -31,7 +31,7 @@ def draw_confusion(path: Path, most: int) -> Drawn:
         raise ValueError("a captioner has no classes to confuse")
     if not _is_at_hand(run.data):
         raise ValueError(f"the images of {run.data.name} are not on this machine; pellucid data fetch gets them")
-    images = evaluated_on(run, load(run.data))
+    images = evaluated_on(run, load_images(run.data))
     if images is None or not len(images):
         raise ValueError(f"the run holds no images of {run.data.name} back to be evaluated on")
     model = load_model(path)

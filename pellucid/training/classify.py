@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from pellucid.data.augment import augment
 from pellucid.data.loader import Share
-from pellucid.data.sources import load, statistics
+from pellucid.data.sources import load_images, statistics
 from pellucid.evaluation.accuracy import classification
 from pellucid.models import ViT
 from pellucid.training.config import ClassifierRun
@@ -20,7 +20,7 @@ from pellucid.training.task import Metrics
 
 def resolved(run: ClassifierRun) -> tuple[ClassifierRun, Any]:
     """The run with what only its data knows (classes, channels, image size, normalisation), and the data."""
-    splits = load(run.data)
+    splits = load_images(run.data)
     train = splits.train
     channels, height, width = train.shape
     mean, std = (run.model.mean, run.model.std) if run.model.mean and run.model.std else statistics(train)
