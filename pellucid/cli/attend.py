@@ -26,9 +26,9 @@ from pellucid.models.captioner import Captioner
 from pellucid.models.vit import ViT
 from pellucid.training.distributed import pick_device
 from pellucid.training.history import checkpoints_of, model_at
-from pellucid.views import draw
 from pellucid.views.bundle import SUFFIX, save_trace
-from pellucid.views.figures import check_path, save
+from pellucid.views.draw import draw_head_report, draw_heads, draw_lapse, draw_word_heads
+from pellucid.views.figures import check_path, save_figure
 from pellucid.views.page import to_html
 from pellucid.views.reports import BASELINE, faithfulness_figure
 
@@ -151,20 +151,20 @@ def _written(asked: Attend, traces: list[Trace], measured: Faithfulness | None) 
     files |= {what: [] for what in ("figure", "heads", "trace", "lapse", "faithfulness")}
     if measured is not None:
         files["faithfulness"].append(asked.out.with_name(f"{asked.out.stem}-faithfulness.png"))
-        save(faithfulness_figure(measured, title=traces[0].model), files["faithfulness"][0])
+        save_figure(faithfulness_figure(measured, title=traces[0].model), files["faithfulness"][0])
     for number, seen in enumerate(traces, 1):
         if asked.figure is not None:
             files["figure"].append(_numbered(asked.figure, number, len(traces)))
-            save(drawn[number - 1], files["figure"][-1])
+            save_figure(drawn[number - 1], files["figure"][-1])
         if asked.heads is not None:
             files["heads"].append(_numbered(asked.heads, number, len(traces)))
-            save(draw.head_report(seen), files["heads"][-1])
+            save_figure(draw_head_report(seen), files["heads"][-1])
         if asked.trace is not None:
             files["trace"].append(_numbered(asked.trace, number, len(traces)))
             save_trace(seen, files["trace"][-1])
         if asked.lapse is not None:
             files["lapse"].append(_numbered(asked.lapse, number, len(traces)))
-            save(_lapse(asked, seen), files["lapse"][-1])
+            save_figure(_lapse(asked, seen), files["lapse"][-1])
     return files
 
 
@@ -175,14 +175,14 @@ def _lapse(asked: Attend, seen: Trace) -> Figure:
     moments = timelapse(models, seen.image, cast(Method, seen.maps[0].method), target=seen.maps[0].target)
     grid = seen.tokens[0].grid
     assert grid is not None
-    return draw.lapse(seen.image, moments, grid, name=seen.model, rescale=asked.rescale)
+    return draw_lapse(seen.image, moments, grid, name=seen.model, rescale=asked.rescale)
 
 
 def _drawn(asked: Attend, seen: Trace) -> Figure:
     if seen.kind == "captioner" and asked.query is None:
-        return draw.word_heads(seen, rescale=asked.rescale)
+        return draw_word_heads(seen, rescale=asked.rescale)
     query = int(asked.query) if asked.query is not None and asked.query.isdecimal() else asked.query
-    return draw.heads(seen, query, rescale=asked.rescale)
+    return draw_heads(seen, query, rescale=asked.rescale)
 
 
 def _numbered(path: Path, number: int, count: int) -> Path:

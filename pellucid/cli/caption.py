@@ -19,7 +19,7 @@ from pellucid.hub.loading import load_captioner, normalisation
 from pellucid.models.captioner import Captioner
 from pellucid.training.distributed import pick_device
 from pellucid.views.captions import caption_figure
-from pellucid.views.figures import check_path, save
+from pellucid.views.figures import check_path, save_figure
 
 AT_ONCE = 16  # pictures that are captioned together
 SHOWN = 480  # pixels of the longer side of a picture in a figure
@@ -153,7 +153,7 @@ def _draw(asked: Caption, model: Captioner, path: Path, said: Said, place: Path)
         tokens=rows * columns + model.config.encoder.registers,
         title=f"{said.caption}\ncross-attention of {which}",
     )
-    save(figure, place)
+    save_figure(figure, place)
 
 
 def _map(

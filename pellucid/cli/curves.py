@@ -7,7 +7,7 @@ from typing import Any
 from pellucid.cli.verbs import Curves
 from pellucid.training.config import Duration
 from pellucid.training.folder import CONFIG, LOG, RunFolder
-from pellucid.views.figures import check_path, save
+from pellucid.views.figures import check_path, save_figure
 from pellucid.views.training import LINES, History, Point, curves_figure
 
 
@@ -20,7 +20,7 @@ def curves(asked: Curves) -> None:
         raise ValueError(f"--epochs is {' '.join(map(str, asked.epochs))}; expected one or more each")
     runs = [history(path, name) for path, name in zip(asked.runs, names(asked.runs), strict=True)]
     panels = [panel(runs, count) for count in asked.epochs] or [("", runs)]
-    save(curves_figure(panels), asked.out)
+    save_figure(curves_figure(panels), asked.out)
     for run in runs:
         last = run.held_out[-1] if run.held_out else None
         said = f"{last.accuracy:.2%} right on held-out images" if last else "not evaluated"

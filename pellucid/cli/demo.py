@@ -29,7 +29,7 @@ from pellucid.recipes.reverse import looking_back, reverse, reversed_by, sequenc
 from pellucid.recipes.vit import vit_digits
 from pellucid.training import Stopped
 from pellucid.training.distributed import pick_device
-from pellucid.views.figures import matrices_figure, save
+from pellucid.views.figures import matrices_figure, save_figure
 from pellucid.views.page import Section, to_html
 
 SHIPPED, SPEAKS = "vit-cifar10", "captioner-flickr8k"
@@ -106,7 +106,7 @@ def reverses(asked: Demo, story: Story) -> None:
         key_label="digit it reads, from the left",
     )
     path = asked.out / "reverse.png"
-    save(figure, path)
+    save_figure(figure, path)
     story.say(f"where it looked for each digit: {path}", path)
 
 

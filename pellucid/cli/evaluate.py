@@ -23,7 +23,7 @@ from pellucid.models import Captioner, ViT
 from pellucid.training.config import ClassifierRun
 from pellucid.training.distributed import pick_device
 from pellucid.training.folder import CONFIG, RunFolder
-from pellucid.views.figures import check_path, save
+from pellucid.views.figures import check_path, save_figure
 from pellucid.views.training import confusion_figure
 
 BATCH = 500
@@ -72,7 +72,7 @@ def evaluate(asked: Evaluate) -> None:
     else:
         print(table(report, names, title=f"{asked.model} on the {len(images):,} {asked.split} images of {asked.data}"))
     if asked.confusion is not None:
-        save(confusion_figure(report.confusion, names), asked.confusion)
+        save_figure(confusion_figure(report.confusion, names), asked.confusion)
         if not asked.json:
             print(f"\nconfusion matrix: {asked.confusion}")
 

@@ -29,7 +29,7 @@ from pellucid.hub.loading import normalisation
 from pellucid.models.captioner import Captioner
 from pellucid.models.pretrained import CONFIG
 from pellucid.views.captions import Example, examples_figure
-from pellucid.views.figures import check_path, save
+from pellucid.views.figures import check_path, save_figure
 
 BEAM, BATCH, EXAMPLES = 5, 64, 8
 TO_CHOOSE = 1000  # scenes on which the map that points best is chosen
@@ -188,7 +188,7 @@ def draw_examples(path: Path, part: CaptionSet, said: list[str]) -> None:
         Example(picture, said[i], part.captions[i][0], float(scores[i]))
         for picture, i in zip(pixels, shown, strict=True)
     ]
-    save(examples_figure(examples), path)
+    save_figure(examples_figure(examples), path)
 
 
 def write_results(path: Path, ids: tuple[str, ...], said: list[str]) -> None:

@@ -5,7 +5,7 @@ import torch
 from pellucid.cli.verbs import Shapes
 from pellucid.layers import MultiHeadAttention, watch
 from pellucid.ops import masks
-from pellucid.views.figures import attention_figure, check_path, save
+from pellucid.views.figures import attention_figure, check_path, save_figure
 
 MOST_TOKENS = 1024  # a cell of the matrix would be smaller than a pixel
 
@@ -32,5 +32,5 @@ def shapes(asked: Shapes) -> None:
         weights = seen[""].weights(heads=[asked.head])[0, 0]
         mask = masks.causal(asked.tokens) if asked.causal else None
         title = f"attention of head {asked.head}"
-        save(attention_figure(weights, mask, title=title, columns=asked.columns), asked.figure)
+        save_figure(attention_figure(weights, mask, title=title, columns=asked.columns), asked.figure)
         print(f"\nfigure: {asked.figure}")

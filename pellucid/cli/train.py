@@ -25,7 +25,7 @@ from pellucid.training.config import CaptionerRun
 from pellucid.training.distributed import Processes, joined, pick_device
 from pellucid.training.folder import CONFIG
 from pellucid.training.task import Task
-from pellucid.views.figures import save
+from pellucid.views.figures import save_figure
 from pellucid.views.training import curves_figure
 
 
@@ -178,7 +178,7 @@ def _summed_up(result: Result, path: Path) -> None:
 def show_run(path: Path) -> None:
     """Draw the run's curves into its folder, and say where everything lies."""
     picture = path / "curves.png"
-    save(curves_figure([("", [history(path, path.name)])]), picture)
+    save_figure(curves_figure([("", [history(path, path.name)])]), picture)
     print(f"the run: {path}, its curves: {picture}")
 
 

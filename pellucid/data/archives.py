@@ -27,7 +27,7 @@ def download(url: str, target: Path, md5: str, *, timeout: float = 5.0, max_byte
     digest = hashlib.md5(usedforsecurity=False)  # what the makers publish; the arrays are then checked by SHA-256
     try:
         with (
-            appearing(target, ".part") as part,
+            atomic_path(target, ".part") as part,
             urlopen(Request(url), timeout=timeout) as answer,
             part.open("wb") as out,
         ):
@@ -48,7 +48,7 @@ def download(url: str, target: Path, md5: str, *, timeout: float = 5.0, max_byte
 
 
 @contextmanager
-def appearing(target: Path, suffix: str = ".tmp") -> Iterator[Path]:
+def atomic_path(target: Path, suffix: str = ".tmp") -> Iterator[Path]:
     """A temporary path beside `target` that takes its name when the block ends well, and is removed when it doesn't."""
     target.parent.mkdir(parents=True, exist_ok=True)
     folder = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
@@ -68,7 +68,7 @@ def unpack_archive(archive: Path, target: Path, *, max_bytes: int = MAX_BYTES, m
     if target.exists():
         raise ValueError(f"{target} is there already; unpack somewhere else")
     try:
-        with appearing(target) as folder, archive.open("rb") as file:
+        with atomic_path(target) as folder, archive.open("rb") as file:
             folder.mkdir()
             source = _debian_data(file) if file.read(8) == b"!<arch>\n" else file
             source.seek(0)

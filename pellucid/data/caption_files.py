@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-from pellucid.data.caption_pictures import Picture, shorter, shown
+from pellucid.data.caption_pictures import Picture, quote, shorten
 from pellucid.data.images import one_line, reason
 from pellucid.data.lazy import TOLERATED
 from pellucid.data.listings import some
@@ -77,25 +77,24 @@ class Problems:
 
     strict: bool = False
     tolerated: float = TOLERATED
-    found: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
+    by_kind: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
 
     def add(self, kind: str, where: str) -> None:
         if self.strict and kind not in HARMLESS:
-            raise ValueError(f"there are {kind}, the first: {shown(where)}; mend it, or load without strict")
-        self.found[kind].append(where)
+            raise ValueError(f"there are {kind}, the first: {quote(where)}; mend it, or load without strict")
+        self.by_kind[kind].append(where)
 
     def check(self, kind: str, total: int, source: str) -> None:
         """Raises if more than the tolerated share of `total` is of this kind."""
-        count = len(self.found.get(kind, ()))
+        count = len(self.by_kind.get(kind, ()))
         if count > self.tolerated * total:
-            share, first = f"more than {self.tolerated:.0%}", shown(self.found[kind][0])
+            share, first = f"more than {self.tolerated:.0%}", quote(self.by_kind[kind][0])
             raise ValueError(one_line(f"{source} has {count:,} {kind}, {share} of {total:,}; the first: {first}"))
 
     def lines(self) -> list[str]:
         """A sentence for each kind."""
-        return [
-            one_line(f"{len(where):,} {kind}: {some(tuple(map(shorter, where)))}") for kind, where in self.found.items()
-        ]
+        kinds = self.by_kind.items()
+        return [one_line(f"{len(where):,} {kind}: {some(tuple(map(shorten, where)))}") for kind, where in kinds]
 
 
 def clean(caption: str) -> str:
@@ -148,33 +147,33 @@ def assemble(
     for record in records:
         captions = list(record.captions)
         total += len(captions)
-        first, said = merged.setdefault(record.id, (record, []))
+        first, sentences = merged.setdefault(record.id, (record, []))
         if first.split != record.split:
             if record.id not in twice:
                 problems.add(TWICE, record.id)
                 twice.add(record.id)
             if JUDGES.index(record.split) > JUDGES.index(first.split):
                 continue
-            said = []
-            merged[record.id] = record, said
-        said += _sentences(captions, record.id, problems)
+            sentences = []
+            merged[record.id] = record, sentences
+        sentences += _sentences(captions, record.id, problems)
     splits: dict[str, list[Entry]] = {}
-    for name, (record, said) in merged.items():
+    for name, (record, sentences) in merged.items():
         entries = splits.setdefault(record.split or "train", [])
         file = None if BROKEN_TEXT.search(name) else pictures(record)
         if file is None:
             problems.add(MISSING, record.image if isinstance(record.image, str) else name)
-        elif not said:
+        elif not sentences:
             problems.add(BARE, name)
         else:
-            entries.append(Entry(Picture(name, file), tuple(said)))
+            entries.append(Entry(Picture(name, file), tuple(sentences)))
     problems.check(MISSING, len(merged), source)
     problems.check(NO_TEXT, total, source)
     return splits, any(record.split for record, _ in merged.values())
 
 
 def _sentences(captions: list[object], name: str, problems: Problems) -> list[str]:
-    said = []
+    sentences = []
     for caption in captions:
         if not isinstance(caption, str) or BROKEN_TEXT.search(caption):
             problems.add(NO_TEXT, f"{name}: {caption}" if isinstance(caption, str) else name)
@@ -183,5 +182,5 @@ def _sentences(captions: list[object], name: str, problems: Problems) -> list[st
         else:
             if CONTROL.search(caption):
                 problems.add(CONTROLS, f"{name}: {cleaned}")
-            said.append(cleaned)
-    return said
+            sentences.append(cleaned)
+    return sentences

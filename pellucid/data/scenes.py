@@ -100,10 +100,10 @@ def _make(config: SceneConfig, split: int, size: tuple[int, int]) -> SceneSet | 
     for start in range(0, count, SCENES_AT_ONCE):
         indices = np.arange(start, min(start + SCENES_AT_ONCE, count))
         objects = lay_out(config.seed, split, indices, unseen[indices], size)
-        images[indices], found = draw_scenes(objects, size)
+        images[indices], corners = draw_scenes(objects, size)
         some = list(scene_sentences(objects, size))
-        for sentence, lying in zip(some, found.tolist(), strict=True):
-            boxes.append(tuple(tuple(tuple(lying[i]) for i in named) for _, named in sentence.words))
+        for sentence, its_corners in zip(some, corners.tolist(), strict=True):
+            boxes.append(tuple(tuple(tuple(its_corners[i]) for i in named) for _, named in sentence.words))
         sentences += some
     return SceneSet(
         ImageSet(torch.from_numpy(images), torch.zeros(count, dtype=torch.int64), CLASSES),

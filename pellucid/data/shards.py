@@ -79,8 +79,8 @@ def list_shards(pattern: str) -> Listing:
     """
     shards = find_shards(pattern)
     labelled: dict[str, list[tuple[Member, int | str]]] = {}
-    said = [SPLIT_NAMES.get(re.split("[^a-z]", shard.name.lower())[0]) for shard in shards]
-    for shard, split in zip(shards, said, strict=True):
+    own_splits = [SPLIT_NAMES.get(re.split("[^a-z]", shard.name.lower())[0]) for shard in shards]
+    for shard, split in zip(shards, own_splits, strict=True):
         labelled.setdefault(split or "train", []).extend(_index(shard))
     if not labelled.get("train"):
         raise ValueError(f"{pattern!r} holds no images to train with; found {some(tuple(labelled))}")
@@ -95,7 +95,7 @@ def list_shards(pattern: str) -> Listing:
     splits: dict[str, Entries] = {
         split: [(member, number[label]) for member, label in samples] for split, samples in labelled.items()
     }
-    return Listing(f"WebDataset, {len(shards)} shards", splits, tuple(map(str, names)), is_split=any(said))
+    return Listing(f"WebDataset, {len(shards)} shards", splits, tuple(map(str, names)), is_split=any(own_splits))
 
 
 def find_shards(pattern: str) -> list[Path]:
@@ -126,17 +126,17 @@ def braces(pattern: str) -> list[str]:
     >>> braces("{train,val}-{0..1}.tar")
     ['train-0.tar', 'train-1.tar', 'val-0.tar', 'val-1.tar']
     """
-    found = re.search(r"\{([^{}]*)\}", pattern)
-    if not found:
+    match = re.search(r"\{([^{}]*)\}", pattern)
+    if not match:
         return [pattern]
-    if numbers := re.fullmatch(r"(\d+)\.\.(\d+)", found.group(1)):
+    if numbers := re.fullmatch(r"(\d+)\.\.(\d+)", match.group(1)):
         first, last = numbers.groups()
         if not 0 <= int(last) - int(first) < 1_000_000:
-            raise ValueError(f"{found.group()} in {pattern!r} counts down or too far; expected as in {{000..009}}")
+            raise ValueError(f"{match.group()} in {pattern!r} counts down or too far; expected as in {{000..009}}")
         choices = [f"{i:0{len(first)}d}" for i in range(int(first), int(last) + 1)]
     else:
-        choices = found.group(1).split(",")
-    before, after = pattern[: found.start()], pattern[found.end() :]
+        choices = match.group(1).split(",")
+    before, after = pattern[: match.start()], pattern[match.end() :]
     return [expanded for choice in choices for expanded in braces(before + choice + after)]
 
 
@@ -170,13 +170,13 @@ def sample_key(name: str) -> tuple[str, str]:
 def _index(shard: Path) -> Iterator[tuple[Member, int | str]]:
     """Each image of a shard and its label, in the shard's order."""
     samples: dict[str, _Sample] = {}
-    for name, found in members(shard):
+    for name, member in members(shard):
         key, suffix = sample_key(name)
         sample = samples.setdefault(key, _Sample())
         if f".{suffix}" in SUFFIXES and sample.image is None:
-            sample.image = found
+            sample.image = member
         elif suffix == "cls" or (suffix == "json" and sample.label is None):
-            sample.label = found
+            sample.label = member
     for key, sample in samples.items():
         if sample.image is not None:
             if sample.label is None:
@@ -232,7 +232,7 @@ def list_table(name: str) -> Listing:
 
 def _column(name: str, features: Any, usual: tuple[str, ...], kind: type) -> str:
     """The column of a type; of several, the one with a usual name."""
-    found = [column for column, feature in features.items() if isinstance(feature, kind)]
-    if not found:
+    columns = [column for column, feature in features.items() if isinstance(feature, kind)]
+    if not columns:
         raise ValueError(f"hf:{name} has the columns {some(tuple(features))}; expected one of type {kind.__name__}")
-    return next((column for column in usual if column in found), found[0])
+    return next((column for column in usual if column in columns), columns[0])

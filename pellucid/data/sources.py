@@ -83,7 +83,7 @@ def find_images(config: DataConfig, unreadable: Unreadable) -> tuple[str, dict[s
     if listing is not None:
         return listing.format, gather(listing, config.size, unreadable, own_validation=not config.held_out)
     if config.name == "digits":
-        return "digits of scikit-learn", sets(named.digits(), named.TEN, config.size)
+        return "digits of scikit-learn", make_sets(named.digits(), named.TEN, config.size)
     known = named.KNOWN[config.name]
     if config.path is None:
         form, parts = named.find_named(config.name)
@@ -91,7 +91,7 @@ def find_images(config: DataConfig, unreadable: Unreadable) -> tuple[str, dict[s
         form, parts = named.read_path(config.name, Path(config.path).expanduser())
         if differs := named.difference(known, parts):
             log.warning("%s is not the official %s: %s", config.path, config.name, differs)
-    return form, sets(parts, known.classes, config.size)
+    return form, make_sets(parts, known.classes, config.size)
 
 
 def list_images(config: DataConfig) -> Listing | None:
@@ -105,9 +105,9 @@ def list_images(config: DataConfig) -> Listing | None:
         return list_shards(where) if kind == "wds" else list_table(where)
     if config.name not in SET_NAMES:
         near = difflib.get_close_matches(config.name, SET_NAMES, 1)
-        meant = f"; did you mean {near[0]!r}?" if near else ""
+        hint = f"; did you mean {near[0]!r}?" if near else ""
         expected = ", ".join([*SET_NAMES, *(f"{prefix}:{what}" for prefix, what in PREFIXES.items())])
-        raise ValueError(f"no data is called {config.name!r}; expected one of {expected}{meant}")
+        raise ValueError(f"no data is called {config.name!r}; expected one of {expected}{hint}")
     if config.path is None:
         return None
     if config.name == "digits":
@@ -117,7 +117,7 @@ def list_images(config: DataConfig) -> Listing | None:
     return None if is_set or not any(each.is_dir() for each in path.iterdir()) else list_folder(path)
 
 
-def sets(parts: SplitArrays, classes: tuple[str, ...], size: Size | None) -> dict[str, Images]:
+def make_sets(parts: SplitArrays, classes: tuple[str, ...], size: Size | None) -> dict[str, Images]:
     """Arrays by split as sets, brought to `size`; above 2 GiB each image is scaled when it is read."""
     made: dict[str, Images] = {}
     for split, (pixels, numbers) in parts.items():

@@ -107,8 +107,9 @@ class CaptionTokenizer:
         if length < 2:
             raise ValueError(f"length is {length}; expected 2 or more, for the start and the end")
         rows = torch.full((len(captions), length), PAD)
-        for row, found in zip(rows, self.tokenizer.encode_batch(list(captions), add_special_tokens=False), strict=True):
-            ids = [START, *found.ids[: length - 2], END]
+        encodings = self.tokenizer.encode_batch(list(captions), add_special_tokens=False)
+        for row, encoding in zip(rows, encodings, strict=True):
+            ids = [START, *encoding.ids[: length - 2], END]
             row[: len(ids)] = torch.tensor(ids)
         return rows
 
@@ -120,7 +121,7 @@ class CaptionTokenizer:
         """Each word up to the end, and which of the numbers spell it."""
         ids = ids.tolist() if isinstance(ids, Tensor) else list(ids)
         ids = ids[: ids.index(END)] if END in ids else ids
-        found: list[tuple[str, slice]] = []
+        words: list[tuple[str, slice]] = []
         begun, spelled = 0, ""
         for i, number in enumerate(ids):
             if number < SPECIAL and number != UNKNOWN:
@@ -129,9 +130,9 @@ class CaptionTokenizer:
             begun = begun if spelled else i
             spelled += piece.removesuffix("</w>")
             if not self._in_pieces or piece.endswith("</w>") or number == UNKNOWN:
-                found.append((spelled, slice(begun, i + 1)))
+                words.append((spelled, slice(begun, i + 1)))
                 spelled = ""
-        return found + ([(spelled, slice(begun, len(ids)))] if spelled else [])
+        return words + ([(spelled, slice(begun, len(ids)))] if spelled else [])
 
     @cached_property
     def _pieces(self) -> list[str]:

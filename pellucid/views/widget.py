@@ -10,7 +10,7 @@ from IPython.display import display
 
 from pellucid.explain.trace import Trace
 from pellucid.views.bundle import to_bytes
-from pellucid.views.page import page, viewer_code, viewer_css
+from pellucid.views.page import render_page, viewer_code, viewer_css
 
 VIEW = "application/vnd.jupyter.widget-view+json"
 HEIGHT = 900  # pixels of the frame
@@ -29,9 +29,9 @@ class Viewer(anywidget.AnyWidget):
     name = traitlets.Unicode().tag(sync=True)
 
     def __init__(self, traces: Trace | Sequence[Trace]):
-        shown = [traces] if isinstance(traces, Trace) else list(traces)
-        self.frame = page(shown)
-        super().__init__(traces=[to_bytes(each) for each in shown])
+        several = [traces] if isinstance(traces, Trace) else list(traces)
+        self.frame = render_page(several)
+        super().__init__(traces=[to_bytes(each) for each in several])
         self.name = self.model_id
 
     def _ipython_display_(self) -> None:
