@@ -6,6 +6,7 @@ from pellucid.data.images import ImageSet, decode
 from pellucid.data.inspection import Inspection, inspect
 from pellucid.data.lazy import LazyImageSet
 from pellucid.data.listings import Images
+from pellucid.data.own import as_image_set
 from pellucid.data.sources import DataConfig, Splits, load_images, statistics
 
 __all__ = [
@@ -18,6 +19,7 @@ __all__ = [
     "Inspection",
     "LazyImageSet",
     "Splits",
+    "as_image_set",
     "decode",
     "inspect",
     "load_captions",

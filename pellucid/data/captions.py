@@ -3,8 +3,10 @@
 from dataclasses import dataclass
 
 import torch
+from jaxtyping import UInt8
 from torch import Tensor
 
+from pellucid.data.images import place_of
 from pellucid.data.listings import Images
 
 CLASSES = ("picture",)  # captioned images have no classes; the sets that hold them want one
@@ -35,6 +37,11 @@ class CaptionSet:
 
     def __len__(self) -> int:
         return len(self.ids)
+
+    def __getitem__(self, index: int) -> tuple[UInt8[Tensor, "c y x"], tuple[str, ...]]:
+        """An image and its captions."""
+        place = place_of(index, len(self))
+        return self.images[place][0], self.captions[place]
 
     def subset(self, indices: Tensor) -> "CaptionSet":
         """The images at these indices with their captions, as a set of their own."""

@@ -1,6 +1,7 @@
 """Labelled images in memory, and the way from an image file to pixels: checked and bounded before it is decoded."""
 
 import io
+import operator
 import re
 import struct
 from collections.abc import Iterator
@@ -44,6 +45,9 @@ class ImageSet:
     >>> pair = ImageSet(torch.zeros(2, 1, 8, 8, dtype=torch.uint8), torch.tensor([1, 0]), ("cat", "dog"))
     >>> len(pair), pair.shape, pair.read(torch.tensor([1, 1, 0])).shape
     (2, (1, 8, 8), torch.Size([3, 1, 8, 8]))
+    >>> image, label = pair[-1]
+    >>> image.shape, pair.classes[label]
+    (torch.Size([1, 8, 8]), 'cat')
     """
 
     images: Tensor
@@ -58,6 +62,11 @@ class ImageSet:
     def __len__(self) -> int:
         return len(self.labels)
 
+    def __getitem__(self, index: int) -> tuple[UInt8[Tensor, "c y x"], int]:
+        """An image and its label, as PyTorch's datasets give them."""
+        place = place_of(index, len(self))
+        return self.images[place], int(self.labels[place])
+
     @property
     def shape(self) -> tuple[int, int, int]:
         """(channels, height, width) of every image."""
@@ -71,6 +80,18 @@ class ImageSet:
     def subset(self, indices: Tensor) -> "ImageSet":
         """The images at these indices, as a set of their own."""
         return ImageSet(self.images[indices], self.labels[indices], self.classes)
+
+
+def place_of(index: int, count: int) -> int:
+    """The place that an index means in a row of so many; IndexError where a list would raise it.
+
+    >>> place_of(-1, 5)
+    4
+    """
+    index = operator.index(index)
+    if not -count <= index < count:
+        raise IndexError(f"the index {index} is out of range; expected {-count}…{count - 1}")
+    return index % count
 
 
 def check_labels(labels: Tensor, n_images: int, classes: tuple[str, ...]) -> None:
@@ -115,7 +136,7 @@ def decode(
     if fit not in ("cover", "stretch"):
         raise ValueError(f"fit is {fit!r}; expected 'cover' or 'stretch'")
     with _opened(file, name, max_pixels) as image:
-        return to_tensor(_plain(ImageOps.exif_transpose(image), channels), size, fit)
+        return to_tensor(to_grey_or_rgb(ImageOps.exif_transpose(image), channels), size, fit)
 
 
 def probe(file: File, max_pixels: int = MAX_PIXELS, *, name: str | None = None) -> ImageHeader:
@@ -144,7 +165,7 @@ def to_tensor(image: Image.Image, size: Size | None = None, fit: Fit = "cover") 
     return torch.from_numpy(pixels).permute(2, 0, 1).contiguous()
 
 
-def _plain(image: Image.Image, channels: int) -> Image.Image:
+def to_grey_or_rgb(image: Image.Image, channels: int) -> Image.Image:
     """Any mode as grey or RGB: 16 bits cut to 8, palettes looked up, transparency laid on white."""
     if image.mode.startswith("I"):
         image = Image.fromarray((np.asarray(image).clip(0, 0xFFFF) >> 8).astype(np.uint8))

@@ -14,7 +14,17 @@ from jaxtyping import UInt8
 from PIL import Image
 from torch import Tensor
 
-from pellucid.data.images import ImageHeader, ImageSet, Size, check_labels, check_size, decode, probe, to_tensor
+from pellucid.data.images import (
+    ImageHeader,
+    ImageSet,
+    Size,
+    check_labels,
+    check_size,
+    decode,
+    place_of,
+    probe,
+    to_tensor,
+)
 
 log = logging.getLogger("pellucid")
 
@@ -114,6 +124,11 @@ class LazyImageSet:
 
     def __len__(self) -> int:
         return len(self.labels)
+
+    def __getitem__(self, index: int) -> tuple[UInt8[Tensor, "c y x"], int]:
+        """An image, decoded now, and its label."""
+        place = place_of(index, len(self))
+        return self.read(torch.tensor([place]))[0], int(self.labels[place])
 
     @property
     def shape(self) -> tuple[int, int, int]:
