@@ -8,6 +8,7 @@ import pickle
 import sys
 import tarfile
 import time
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,6 +16,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image, features
+from sklearn.datasets import load_digits
 
 from pellucid.data import DataConfig, ImageSet, LazyImageSet, archives, decode, inspect, load_images, named, statistics
 from pellucid.data import listings as listings_module
@@ -207,6 +209,13 @@ def test_digits():
     counts = torch.bincount(splits.test.labels)
     assert 34 <= int(counts.min()) <= int(counts.max()) <= 38
     assert named.sha256(named.digits()["train"]).startswith("b540a7c2a2f8")  # the split of every run
+
+
+def test_digits_are_those_of_scikit_learn():
+    pixels, numbers = load_digits(return_X_y=True)
+    theirs = Counter(map(bytes, np.column_stack([np.round(pixels * 255 / 16), numbers]).astype(np.uint8)))
+    ours = (np.column_stack([images.reshape(-1, 64), labels]) for images, labels in named.digits().values())
+    assert Counter(map(bytes, np.concatenate([*ours]))) == theirs
 
 
 def test_held_out_images_are_the_same_ones_whatever_the_seed():
@@ -570,7 +579,7 @@ def test_a_hugging_face_table(table):
 
 def test_a_hugging_face_table_without_the_library(monkeypatch):
     monkeypatch.setitem(sys.modules, "datasets", None)
-    with pytest.raises(ValueError, match=r"^hf: needs the extra: pip install 'pellucid\[hf\]'$"):
+    with pytest.raises(ValueError, match=r"^hf: needs Hugging Face's datasets: pip install 'pellucid\[hf\]'$"):
         load_images(DataConfig("hf:anything"))
 
 
@@ -658,7 +667,7 @@ WRONG_CONFIGS = {
     DataConfig("folder:"): "no data is called 'folder:'",
     DataConfig("folder:nowhere"): "the folder 'nowhere' doesn't exist",
     DataConfig("folder:.", path="here"): "path is for named sets",
-    DataConfig("digits", path="here"): "digits come with scikit-learn; leave path out",
+    DataConfig("digits", path="here"): "digits come with pellucid; leave path out",
     DataConfig("digits", size=(0, 8)): r"size is \(0, 8\); expected \(height, width\)",
     DataConfig("mnist", path="nowhere"): "nowhere doesn't exist; give the folder or the archive of mnist",
     DataConfig("wds:s3://bucket/a.tar"): "wds: reads shards on this machine",

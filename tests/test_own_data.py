@@ -104,7 +104,10 @@ REFUSED = {
     "channels first": ([(BYTES[0].numpy(), 0)], "item 0 .* (3, 4, 5); expected (y x) or (y x c) with 1 or 3 channels"),
     "two channels": ([(BYTES[0, :2], 0)], "item 0 of the dataset .* (2, 4, 5); expected"),
     "no pixels": ([(np.zeros((0, 4, 3)), 0)], "item 0 of the dataset .* (0, 4, 3); expected"),
-    "below zero": ([(BYTES[0] / 255, 0), (BYTES[1] / 255 - 0.5, 0)], "item 1 of .* values -0.49.*…0.5; expected floats in 0…1"),
+    "below zero": (
+        [(BYTES[0] / 255, 0), (BYTES[1] / 255 - 0.5, 0)],
+        "item 1 of .* values -0.49.*…0.5; expected floats in 0…1",
+    ),
     "bytes as floats": ([(BYTES[0].float(), 0)], "item 0 of the dataset .* values 0…2.*; expected floats in 0…1"),
     "not a number": ([(torch.full((3, 4, 4), torch.nan), 0)], "item 0 of .* values nan…nan; expected floats"),
     "whole numbers": ([(BYTES[0].int(), 0)], "item 0 of the dataset .* holds int32; expected uint8, or floats in 0…1"),

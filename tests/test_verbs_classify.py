@@ -376,7 +376,7 @@ def test_data_says_what_is_wrong(tmp_path, capsys):
 
 def test_data_fetch_tells_where_and_how_many(capsys):
     said = run(capsys, "data", "fetch", "digits").out
-    assert "comes with scikit-learn" in said
+    assert "comes with pellucid" in said
     assert "train: 1,437 images of 1×8×8, SHA-256 " in said
     assert "test: 360 images" in said
 

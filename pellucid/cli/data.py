@@ -41,7 +41,7 @@ def data_fetch(options: Fetch) -> None:
     with log_to_terminal():
         splits = load_images(DataConfig(options.name, path=options.path))
     cached = named.cache_folder() / f"{options.name}.safetensors"
-    print(f"{options.name}: {'comes with scikit-learn' if options.name == 'digits' else options.path or cached}")
+    print(f"{options.name}: {'comes with pellucid' if options.name == 'digits' else options.path or cached}")
     recorded = named.KNOWN[options.name].sha256 if options.name in named.KNOWN else None
     for split in ("train", "test"):
         images = getattr(splits, split)

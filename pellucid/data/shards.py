@@ -13,6 +13,7 @@ from torch import Tensor
 
 from pellucid.data.images import SUFFIXES, ImageHeader, Size, decode, one_line, probe, reason
 from pellucid.data.listings import SPLIT_NAMES, Entries, Listing, some
+from pellucid.extras import require
 
 MAX_LABEL = 1 << 20  # bytes of a .cls or .json member
 IMAGE_COLUMNS = ("image", "img")
@@ -203,10 +204,7 @@ def _label(member: Member) -> int | str:
 
 def list_table(name: str) -> Listing:
     """A Hugging Face dataset by its name on the hub, or by the path of one on this machine."""
-    try:
-        import datasets
-    except ImportError as error:
-        raise ValueError("hf: needs the extra: pip install 'pellucid[hf]'") from error
+    datasets = require("datasets", "hf:")
     path = Path(name).expanduser()
     try:
         if (path / "dataset_dict.json").is_file() or (path / "state.json").is_file():
@@ -215,7 +213,7 @@ def list_table(name: str) -> Listing:
             loaded = datasets.load_dataset(str(path) if path.exists() else name)
     except Exception as error:
         raise ValueError(one_line(f"hf:{name} can't be loaded: {reason(error)}")) from error
-    tables: dict[str, Any] = {"train": loaded} if isinstance(loaded, datasets.Dataset) else dict(loaded)  # type: ignore
+    tables: dict[str, Any] = {"train": loaded} if isinstance(loaded, datasets.Dataset) else dict(loaded)
     named = {SPLIT_NAMES[split.lower()]: table for split, table in tables.items() if split.lower() in SPLIT_NAMES}
     if "train" not in named:
         raise ValueError(f"hf:{name} has the splits {some(tuple(tables))}; expected one called train")

@@ -111,7 +111,7 @@ def list_images(config: DataConfig) -> Listing | None:
     if config.path is None:
         return None
     if config.name == "digits":
-        raise ValueError("digits come with scikit-learn; leave path out")
+        raise ValueError("digits come with pellucid; leave path out")
     path = Path(config.path).expanduser()
     is_set = not path.is_dir() or formats.locate(config.name, path) or named.archives_in(path)
     return None if is_set or not any(each.is_dir() for each in path.iterdir()) else list_folder(path)

@@ -4,13 +4,12 @@ import html
 from collections.abc import Sequence
 from typing import Any
 
-import anywidget
-import traitlets
-from IPython.display import display
-
 from pellucid.explain.trace import Trace
+from pellucid.extras import require
 from pellucid.views.bundle import to_bytes
 from pellucid.views.page import render_page, viewer_code, viewer_css
+
+anywidget, traitlets = (require(name, "pellucid.show") for name in ("anywidget", "traitlets"))
 
 VIEW = "application/vnd.jupyter.widget-view+json"
 HEIGHT = 900  # pixels of the frame
@@ -36,6 +35,8 @@ class Viewer(anywidget.AnyWidget):
 
     def _ipython_display_(self) -> None:
         """Two outputs: exporters take a widget's for its code on a CDN, and would leave out what stands beside it."""
+        from IPython.display import display
+
         bundle: Any = {VIEW: {"version_major": 2, "version_minor": 0, "model_id": self.model_id}}
         display({**bundle, "text/html": "", "text/plain": repr(self)}, raw=True)
         display({"text/html": self.fallback(), "text/plain": ""}, raw=True)
