@@ -29,12 +29,12 @@ EMPTY = "empty captions"
 NO_TEXT = "captions that are no readable text"
 CONTROLS = "captions with control characters"
 TWICE = "images in two splits"
-UNLISTED = "images in none of the split lists"
+UNSPLIT = "images in none of the split lists"
 JUDGES = ("test", "validation", "train", None)
-HARMLESS = (UNLISTED,)  # official sets have them
+HARMLESS = (UNSPLIT,)  # official sets have them
 
 
-class CaptionRecord(NamedTuple):
+class Annotation(NamedTuple):
     """What a file says of one image, or of one caption of it; nothing of it is checked yet."""
 
     split: str | None
@@ -44,11 +44,11 @@ class CaptionRecord(NamedTuple):
     hint: str = ""  # the folder it should lie in, where several have an image of its name
 
 
-class CaptionRecords(NamedTuple):
+class Annotations(NamedTuple):
     """A format, what it says, and the folder in which the images that it names are looked for."""
 
     format: str
-    records: Iterable[CaptionRecord]
+    records: Iterable[Annotation]
     folder: Path | None = None  # None: the records hold their images
 
 
@@ -132,8 +132,8 @@ def as_text(content: bytes) -> str:
 
 
 def assemble(
-    records: Iterable[CaptionRecord],
-    pictures: Callable[[CaptionRecord], Path | Member | None],
+    records: Iterable[Annotation],
+    pictures: Callable[[Annotation], Path | Member | None],
     problems: Problems,
     source: str,
 ) -> tuple[dict[str, list[Entry]], bool]:
@@ -141,7 +141,7 @@ def assemble(
 
     An image that two splits hold stays in the one that judges: in test, else in validation.
     """
-    merged: dict[str, tuple[CaptionRecord, list[str]]] = {}
+    merged: dict[str, tuple[Annotation, list[str]]] = {}
     twice: set[str] = set()
     total = 0
     for record in records:

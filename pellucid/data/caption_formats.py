@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from pellucid.data.caption_files import EXPECTED, CaptionListing, CaptionRecord, CaptionRecords, Problems, assemble
+from pellucid.data.caption_files import EXPECTED, Annotation, Annotations, CaptionListing, Problems, assemble
 from pellucid.data.caption_json import json_records
 from pellucid.data.caption_pairs import folder_records, has_captions, has_texts, read_shards
 from pellucid.data.caption_pictures import Pictures
@@ -55,12 +55,12 @@ def holds_captions(path: Path) -> bool:
     return path.is_dir() and _in_folder(path, Problems(tolerated=1.0)) is not None
 
 
-def _own(record: CaptionRecord) -> Path | Member:
+def _own(record: Annotation) -> Path | Member:
     assert not isinstance(record.image, str)
     return record.image
 
 
-def _in_file(path: Path, name: str, problems: Problems) -> CaptionRecords | None:
+def _in_file(path: Path, name: str, problems: Problems) -> Annotations | None:
     if path.suffix.lower() == ".tar" or not path.exists():
         if path.suffix.lower() == ".tar" or PATTERN.search(name):
             return read_shards(find_shards(name))
@@ -68,18 +68,18 @@ def _in_file(path: Path, name: str, problems: Problems) -> CaptionRecords | None
     if not path.is_file():
         raise ValueError(f"{name!r} is neither a file nor a folder; give the path of captions")
     if path.suffix.lower() == ".jsonl":
-        return CaptionRecords("metadata.jsonl", jsonl_records({None: path}, problems), path.parent)
+        return Annotations("metadata.jsonl", jsonl_records({None: path}, problems), path.parent)
     if path.suffix.lower() == ".json":
         return _json(path, problems)
     return read_lined(path, problems)
 
 
-def _in_folder(folder: Path, problems: Problems) -> CaptionRecords | None:
+def _in_folder(folder: Path, problems: Problems) -> Annotations | None:
     metadata = _by_split({each: each / "metadata.jsonl" for each in sorted(folder.iterdir()) if each.is_dir()})
     if (folder / "metadata.jsonl").is_file():
-        return CaptionRecords("metadata.jsonl", jsonl_records({None: folder / "metadata.jsonl"}, problems), folder)
+        return Annotations("metadata.jsonl", jsonl_records({None: folder / "metadata.jsonl"}, problems), folder)
     if "train" in metadata:
-        return CaptionRecords("metadata.jsonl of each split", jsonl_records(metadata, problems), folder)
+        return Annotations("metadata.jsonl of each split", jsonl_records(metadata, problems), folder)
     files = sorted(each for part in (folder, folder / "annotations") if part.is_dir() for each in part.iterdir())
     files = [each for each in files if each.is_file()]
     if named := _one_set(folder, [each for each in files if CAPTION_JSON.fullmatch(each.name)]):
@@ -94,7 +94,7 @@ def _in_folder(folder: Path, problems: Problems) -> CaptionRecords | None:
     tars = sorted(folder.glob("*.tar"))
     if tars and has_captions(tars[0]):
         return read_shards(tars)
-    return CaptionRecords("images with .txt beside them", folder_records(folder)) if has_texts(folder) else None
+    return Annotations("images with .txt beside them", folder_records(folder)) if has_texts(folder) else None
 
 
 def _by_split(files: dict[Path, Path]) -> dict[str | None, Path]:
@@ -129,7 +129,7 @@ def _pattern(name: str) -> tuple[str, str | None]:
     return name, None
 
 
-def _json(path: Path, problems: Problems) -> CaptionRecords:
+def _json(path: Path, problems: Problems) -> Annotations:
     """A JSON of any of three kinds, with those beside it that are its other splits."""
     pattern, split = _pattern(path.name)
     others: dict[str | None, Path] = {}
@@ -141,14 +141,14 @@ def _json(path: Path, problems: Problems) -> CaptionRecords:
     files: dict[str | None, Path] = others if "train" in others else {None: path}
     folder = path.parent.parent if path.parent.name == "annotations" else path.parent
     kinds: set[str] = set()
-    records: list[CaptionRecord] = []
+    records: list[Annotation] = []
     for split, file in files.items():
         kind, entries = json_records(file, split, problems)
         kinds.add(kind)
         records += entries
     if len(kinds) > 1:
         raise ValueError(f"{path} and those beside it are of different formats: {', '.join(sorted(kinds))}")
-    return CaptionRecords(kinds.pop(), records, folder)
+    return Annotations(kinds.pop(), records, folder)
 
 
 def _is_captions(path: Path) -> bool:

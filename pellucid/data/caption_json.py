@@ -5,7 +5,7 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
-from pellucid.data.caption_files import CaptionRecord, Problems, read_text
+from pellucid.data.caption_files import Annotation, Problems, read_text
 from pellucid.data.caption_pictures import quote
 from pellucid.data.images import one_line
 from pellucid.data.listings import SPLIT_NAMES
@@ -14,7 +14,7 @@ KARPATHY = SPLIT_NAMES | {"restval": "train"}  # images of COCO's validation set
 CAPTION_KEYS = ("captions", "caption", "text")
 
 
-def json_records(path: Path, split: str | None, problems: Problems) -> tuple[str, list[CaptionRecord]]:
+def json_records(path: Path, split: str | None, problems: Problems) -> tuple[str, list[Annotation]]:
     """Which of the three a file is, and what it says; `split` is what its name says, if it does."""
     text = read_text(path)
     try:
@@ -47,7 +47,7 @@ def object_captions(entry: Any) -> list[object]:
     return list(captions) if isinstance(captions, list) else [captions]
 
 
-def _karpathy(entry: Any, i: int) -> CaptionRecord:
+def _karpathy(entry: Any, i: int) -> Annotation:
     name, sentences = _field(entry, "filename", i), entry.get("sentences")
     split = KARPATHY.get(str(entry.get("split")).lower())
     if split is None:
@@ -58,12 +58,12 @@ def _karpathy(entry: Any, i: int) -> CaptionRecord:
     sentences = sentences if isinstance(sentences, list) else []
     captions = [each.get("raw") if isinstance(each, dict) else None for each in sentences]
     path = f"{folder}/{name}" if isinstance(folder, str) and folder else name
-    return CaptionRecord(split, str(number) if type(number) is int else path, path, captions)
+    return Annotation(split, str(number) if type(number) is int else path, path, captions)
 
 
 def _coco(
     images: list[Any], annotations: list[Any], split: str | None, path: Path, problems: Problems
-) -> list[CaptionRecord]:
+) -> list[Annotation]:
     names = {_number(entry, "id", i): _field(entry, "file_name", i) for i, entry in enumerate(images)}
     captions: dict[str, list[object]] = defaultdict(list)
     kind = f"captions in {path} of images that it doesn't list"
@@ -77,12 +77,12 @@ def _coco(
             problems.add(kind, number)
     problems.check(kind, len(annotations), str(path))
     hint = path.stem.rpartition("_")[2]  # captions_train2017 are of the images in train2017
-    return [CaptionRecord(split, number, name, captions[number], hint) for number, name in names.items()]
+    return [Annotation(split, number, name, captions[number], hint) for number, name in names.items()]
 
 
-def _blip(entry: Any, i: int, split: str | None) -> CaptionRecord:
+def _blip(entry: Any, i: int, split: str | None) -> Annotation:
     name = _field(entry, "image", i)
-    return CaptionRecord(split, name, name, object_captions(entry))
+    return Annotation(split, name, name, object_captions(entry))
 
 
 def _field(entry: Any, key: str, i: int) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from pellucid.data.caption_files import CaptionRecord, CaptionRecords, as_text, lines_of
+from pellucid.data.caption_files import Annotation, Annotations, as_text, lines_of
 from pellucid.data.caption_json import object_captions
 from pellucid.data.caption_pictures import files_below
 from pellucid.data.images import SUFFIXES
@@ -18,7 +18,7 @@ from pellucid.data.shards import MAX_LABEL, Member, members, sample_key
 UNPAIRED = "expected images with a .txt or a .json ({'caption': …}) of the same name"
 
 
-def read_shards(shards: list[Path]) -> CaptionRecords:
+def read_shards(shards: list[Path]) -> Annotations:
     """WebDataset tars: an image and the .txt (a caption a line) or .json (with "caption") of the same name.
 
     Split by how the names of the tars begin, as val-03.tar.
@@ -32,17 +32,17 @@ def read_shards(shards: list[Path]) -> CaptionRecords:
     ]
     if not any(record.captions for record in records):
         raise ValueError(f"{some(tuple(map(str, shards)))} holds no captioned images; {UNPAIRED}")
-    return CaptionRecords(f"WebDataset, {len(shards)} shards", records)
+    return Annotations(f"WebDataset, {len(shards)} shards", records)
 
 
-def _shard(shard: Path, split: str | None) -> Iterator[CaptionRecord]:
+def _shard(shard: Path, split: str | None) -> Iterator[Annotation]:
     samples: dict[str, dict[str, Member]] = defaultdict(dict)
     for name, member in members(shard):
         key, suffix = sample_key(name)
         samples[key].setdefault("image" if f".{suffix}" in SUFFIXES else suffix, member)
     for sample in samples.values():
         if "image" in sample:
-            yield CaptionRecord(split, sample["image"].name, sample["image"], _member_captions(sample))
+            yield Annotation(split, sample["image"].name, sample["image"], _member_captions(sample))
 
 
 def _member_captions(sample: dict[str, Member]) -> list[object]:
@@ -83,7 +83,7 @@ def has_texts(folder: Path) -> bool:
     return False
 
 
-def folder_records(folder: Path) -> Iterator[CaptionRecord]:
+def folder_records(folder: Path) -> Iterator[Annotation]:
     """A folder of images, each with a .txt of the same name: a caption a line."""
     files = dict(files_below(folder))
     is_split = any(len(parts) > 1 and SPLIT_NAMES.get(parts[0].lower()) == "train" for parts in files)
@@ -91,7 +91,7 @@ def folder_records(folder: Path) -> Iterator[CaptionRecord]:
         if path.name.lower().endswith(SUFFIXES):
             text = files.get((*parts[:-1], f"{path.stem}.txt"))
             split = SPLIT_NAMES.get(parts[0].lower(), "train") if is_split else None
-            yield CaptionRecord(split, "/".join(parts), path, _file_captions(text) if text else [])
+            yield Annotation(split, "/".join(parts), path, _file_captions(text) if text else [])
 
 
 def _file_captions(path: Path) -> list[object]:

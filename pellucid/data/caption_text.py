@@ -7,16 +7,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from pellucid.data.caption_files import (
-    EXPECTED,
-    TWICE,
-    UNLISTED,
-    CaptionRecord,
-    CaptionRecords,
-    Problems,
-    lines_of,
-    read_text,
-)
+from pellucid.data.caption_files import EXPECTED, TWICE, UNSPLIT, Annotation, Annotations, Problems, lines_of, read_text
 from pellucid.data.caption_json import object_captions
 from pellucid.data.caption_pictures import quote
 from pellucid.data.images import SUFFIXES, one_line
@@ -28,7 +19,7 @@ IMAGE_HEADINGS = ("image", "image_name", "file_name", "filename")
 CAPTION_HEADINGS = ("caption", "comment", "text")
 
 
-def jsonl_records(files: dict[str | None, Path], problems: Problems) -> Iterator[CaptionRecord]:
+def jsonl_records(files: dict[str | None, Path], problems: Problems) -> Iterator[Annotation]:
     """Lines of {"file_name": …, "text" or "caption" or "captions": …}; images lie beside them."""
     for split, file in files.items():
         kind, lines = f"lines of {file} that are no {{file_name, text}}", lines_of(read_text(file))
@@ -40,30 +31,30 @@ def jsonl_records(files: dict[str | None, Path], problems: Problems) -> Iterator
                 entry = None
             if isinstance(entry, dict) and isinstance(name := entry.get("file_name"), str):
                 image = name if name.startswith(("/", "\\")) else below + name
-                yield CaptionRecord(split, below + name, image, object_captions(entry))
+                yield Annotation(split, below + name, image, object_captions(entry))
             else:
                 problems.add(kind, line)
         problems.check(kind, len(lines), str(file))
 
 
-def read_lined(path: Path, problems: Problems) -> CaptionRecords:
+def read_lined(path: Path, problems: Problems) -> Annotations:
     """A text file: which kind of lines it holds, and what they say."""
     text = read_text(path)
     lines = lines_of(text)
     if TOKEN_LINE.fullmatch(lines[0]):
-        return CaptionRecords("lines of image#0 and caption", _tokens(path, lines, problems), path.parent)
+        return Annotations("lines of image#0 and caption", _tokens(path, lines, problems), path.parent)
     rows = _rows(path, text)
     header = [field.strip().lower() for field in rows[0]]
     image = next((header.index(each) for each in IMAGE_HEADINGS if each in header), None)
     caption = next((header.index(each) for each in CAPTION_HEADINGS if each in header), None)
     if image is not None and caption is not None:
-        return CaptionRecords("lines of image,caption", _table(path, rows[1:], image, caption, problems), path.parent)
+        return Annotations("lines of image,caption", _table(path, rows[1:], image, caption, problems), path.parent)
     if len(rows[0]) < 2 or not rows[0][0].lower().endswith(SUFFIXES):
         raise ValueError(one_line(f"{path} begins with {quote(lines[0])}, which is no caption; {EXPECTED}"))
-    return CaptionRecords("lines of image,caption", _table(path, rows, 0, 1, problems), path.parent)
+    return Annotations("lines of image,caption", _table(path, rows, 0, 1, problems), path.parent)
 
 
-def _tokens(path: Path, lines: list[str], problems: Problems) -> Iterator[CaptionRecord]:
+def _tokens(path: Path, lines: list[str], problems: Problems) -> Iterator[Annotation]:
     """Flickr8k's and Flickr30k's own files; the split lists lie beside them, or one folder away."""
     splits: dict[str, str] = {}
     for split, ending in LISTS.items():
@@ -81,12 +72,12 @@ def _tokens(path: Path, lines: list[str], problems: Problems) -> Iterator[Captio
             unlisted.add(match[1])
         else:
             seen.add(match[1])
-            yield CaptionRecord(splits.get(match[1]), match[1], match[1], [match[2]])
+            yield Annotation(splits.get(match[1]), match[1], match[1], [match[2]])
     for name, split in splits.items():
         if name not in seen:
-            yield CaptionRecord(split, name, name, [])
+            yield Annotation(split, name, name, [])
     for name in sorted(unlisted):
-        problems.add(UNLISTED, name)
+        problems.add(UNSPLIT, name)
     problems.check(kind, len(lines), str(path))
 
 
@@ -104,7 +95,7 @@ def _rows(path: Path, text: str) -> list[list[str]]:
     return rows
 
 
-def _table(path: Path, rows: list[list[str]], image: int, caption: int, problems: Problems) -> Iterator[CaptionRecord]:
+def _table(path: Path, rows: list[list[str]], image: int, caption: int, problems: Problems) -> Iterator[Annotation]:
     kind = f"lines of {path} that are no image,caption"
     width = max(image, caption) + 1
     for row in rows:
@@ -112,5 +103,5 @@ def _table(path: Path, rows: list[list[str]], image: int, caption: int, problems
             problems.add(kind, ",".join(row))
         else:  # a comma that nobody quoted belongs to the caption, which comes last
             text = ",".join(row[caption:]) if caption == width - 1 and len(row) > width else row[caption]
-            yield CaptionRecord(None, row[image].strip(), row[image].strip(), [text])
+            yield Annotation(None, row[image].strip(), row[image].strip(), [text])
     problems.check(kind, len(rows), str(path))

@@ -1,12 +1,12 @@
 """Images with sentences about them, and the three parts that they come in."""
 
+import operator
 from dataclasses import dataclass
 
 import torch
 from jaxtyping import UInt8
 from torch import Tensor
 
-from pellucid.data.images import place_of
 from pellucid.data.listings import Images
 
 CLASSES = ("picture",)  # captioned images have no classes; the sets that hold them want one
@@ -40,7 +40,7 @@ class CaptionSet:
 
     def __getitem__(self, index: int) -> tuple[UInt8[Tensor, "c y x"], tuple[str, ...]]:
         """An image and its captions."""
-        place = place_of(index, len(self))
+        place = range(len(self))[operator.index(index)]
         return self.images[place][0], self.captions[place]
 
     def subset(self, indices: Tensor) -> "CaptionSet":

@@ -64,7 +64,7 @@ class ImageSet:
 
     def __getitem__(self, index: int) -> tuple[UInt8[Tensor, "c y x"], int]:
         """An image and its label, as PyTorch's datasets give them."""
-        place = place_of(index, len(self))
+        place = range(len(self))[operator.index(index)]  # as lists take it
         return self.images[place], int(self.labels[place])
 
     @property
@@ -80,18 +80,6 @@ class ImageSet:
     def subset(self, indices: Tensor) -> "ImageSet":
         """The images at these indices, as a set of their own."""
         return ImageSet(self.images[indices], self.labels[indices], self.classes)
-
-
-def place_of(index: int, count: int) -> int:
-    """The place that an index means in a row of so many; IndexError where a list would raise it.
-
-    >>> place_of(-1, 5)
-    4
-    """
-    index = operator.index(index)
-    if not -count <= index < count:
-        raise IndexError(f"the index {index} is out of range; expected {-count}…{count - 1}")
-    return index % count
 
 
 def check_labels(labels: Tensor, n_images: int, classes: tuple[str, ...]) -> None:

@@ -1,6 +1,7 @@
 """Images that are decoded when they are read: for sets too large for memory."""
 
 import logging
+import operator
 import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -14,17 +15,7 @@ from jaxtyping import UInt8
 from PIL import Image
 from torch import Tensor
 
-from pellucid.data.images import (
-    ImageHeader,
-    ImageSet,
-    Size,
-    check_labels,
-    check_size,
-    decode,
-    place_of,
-    probe,
-    to_tensor,
-)
+from pellucid.data.images import ImageHeader, ImageSet, Size, check_labels, check_size, decode, probe, to_tensor
 
 log = logging.getLogger("pellucid")
 
@@ -127,7 +118,7 @@ class LazyImageSet:
 
     def __getitem__(self, index: int) -> tuple[UInt8[Tensor, "c y x"], int]:
         """An image, decoded now, and its label."""
-        place = place_of(index, len(self))
+        place = range(len(self))[operator.index(index)]
         return self.read(torch.tensor([place]))[0], int(self.labels[place])
 
     @property

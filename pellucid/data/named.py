@@ -209,9 +209,8 @@ def archives_in(folder: Path) -> list[Path]:
 
 
 def _expected(name: str) -> str:
-    return ", ".join(
-        [called for called, _, _ in formats.SET_LAYOUTS[name]] + ["an archive of them", "or an image folder"]
-    )
+    layouts = [layout for layout, _, _ in formats.SET_LAYOUTS[name]]
+    return ", ".join([*layouts, "an archive of them", "or an image folder"])
 
 
 def _idx(base: str, *md5: str) -> tuple[tuple[str, str], ...]:

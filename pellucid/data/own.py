@@ -48,7 +48,7 @@ class DatasetItem:
             raise ValueError(one_line(f"{self.name} can't be read: {reason(error)}")) from error
 
     def decode(self, size: Size | None, channels: int) -> Tensor:
-        return to_tensor(self.read()[0].convert("L" if channels == 1 else "RGB"), size)
+        return _pixels(self.read()[0], size, channels)
 
     def probe(self) -> ImageHeader:
         return _header(self.read()[0])
@@ -59,8 +59,7 @@ def as_image_set(dataset: Any, classes: Sequence[str] | None = None, size: Size 
 
     Images are Pillow's, arrays (y x) or (y x c), or tensors (c y x): bytes, or floats in 0…1. Labels are numbers or
     words. `classes`: what the labels are called; unless given, what the dataset says, else the labels themselves.
-    `size`: as in `DataConfig`. Every item is read once to check it; above 2 GiB, images are read again when they are
-    asked for.
+    `size`: as in `DataConfig`. Every item is read at once; what makes more than 2 GiB, again when it is asked for.
 
     >>> black, white = torch.zeros(3, 8, 8), torch.ones(3, 8, 8)
     >>> pair = as_image_set([(black, "night"), (white, "day")])
@@ -73,11 +72,14 @@ def as_image_set(dataset: Any, classes: Sequence[str] | None = None, size: Size 
     items = [DatasetItem(dataset, i) for i in range(len(dataset))]
     if not items:
         raise ValueError("the dataset is empty; expected one image or more")
-    labels, headers = [], set()
+    labels, headers, pictures, held = [], set(), [], 0
     for item in items:
         picture, label = item.read()
         labels.append(label)
         headers.add(_header(picture))
+        held += 3 * picture.height * picture.width
+        if held <= listings.IN_MEMORY:
+            pictures.append(picture)
     names, numbers = _number(labels, classes if classes is not None else _class_names(dataset))
     sizes = {(header.height, header.width) for header in headers}
     size = size or (sizes.pop() if len(sizes) == 1 else listings.USUAL_SIZE)
@@ -86,8 +88,8 @@ def as_image_set(dataset: Any, classes: Sequence[str] | None = None, size: Size 
         # One thread: PyTorch asks its datasets from one at a time, and theirs may count on it.
         return LazyImageSet(items, numbers, names, size, channels, strict=True, threads=1)
     images = torch.empty(len(items), channels, *size, dtype=torch.uint8)
-    for image, item in zip(images, items, strict=True):
-        image.copy_(item.decode(size, channels))
+    for i, image in enumerate(images):
+        image.copy_(_pixels(pictures[i] if i < len(pictures) else items[i].read()[0], size, channels))
     return ImageSet(images, numbers, names)
 
 
@@ -118,13 +120,16 @@ def _picture(image: Any) -> Image.Image:
         raise ValueError(f"its image is {tuple(image.shape)}; expected (y x) or {axes} with 1 or 3 channels")
     if np.issubdtype(pixels.dtype, np.floating):
         if not (pixels.min() >= 0 and pixels.max() <= 1):  # NaN neither
-            raise ValueError(
-                f"its image has values {pixels.min():g}…{pixels.max():g}; expected floats in 0…1, or bytes"
-            )
+            values = f"{pixels.min():g}…{pixels.max():g}"
+            raise ValueError(f"its image has the values {values}; expected floats in 0…1, or bytes")
         pixels = np.round(pixels * 255).astype(np.uint8)
     if pixels.dtype != np.uint8:
         raise ValueError(f"its image holds {pixels.dtype}; expected uint8, or floats in 0…1")
     return Image.fromarray(np.ascontiguousarray(pixels[..., 0] if pixels.shape[2:] == (1,) else pixels))
+
+
+def _pixels(picture: Image.Image, size: Size | None, channels: int) -> Tensor:
+    return to_tensor(picture.convert("L" if channels == 1 else "RGB"), size)
 
 
 def _header(picture: Image.Image) -> ImageHeader:
@@ -155,7 +160,7 @@ def _number(labels: list[int | str], classes: Sequence[str] | None) -> tuple[tup
         expected = f"one of {listings.some(names)}"
     else:
         highest = max(label for label in labels if isinstance(label, int))
-        names = tuple(classes or map(str, range(min(highest, MOST_LABELS) + 1)))
+        names = tuple(classes or map(str, range(min(max(highest, 0), MOST_LABELS) + 1)))
         number = {i: i for i in range(len(names))}
         expected = f"0…{len(names) - 1}"
     for i, label in enumerate(labels):
