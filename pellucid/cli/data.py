@@ -97,8 +97,8 @@ def data_look(options: Look) -> None:
         names = [shorten_name(train.classes[i]) for i in labels[part].tolist()]
         rows.append(SampleRow("original", pixels[part], names))
         for i, batch in enumerate(draws, 1):
-            seen = denormalise(batch.images[part], normalise)
-            rows.append(SampleRow(f"draw {i}", seen, mixed_labels(batch, part, train.classes)))
+            images = denormalise(batch.images[part], normalise)
+            rows.append(SampleRow(f"draw {i}", images, mixed_labels(batch, part, train.classes)))
     save_figure(samples_figure(rows), options.out)
     whose = f"as {options.recipe} does" if options.recipe else f"by random flips and crops (±{config.crop})"
     print(f"{len(index)} of {len(train):,} training images of {options.name}, each augmented {DRAWS} times {whose}")
@@ -113,16 +113,16 @@ def look_at_captions(options: Look) -> None:
     size = CaptionData().size if options.name == SCENES else PHOTO_SIZE
     train = load_captions(CaptionData(options.name, images=options.images, size=size)).train
     index = torch.randperm(len(train), generator=torch.Generator().manual_seed(options.seed))[: options.count]
-    chosen = train.subset(index)
-    pixels = chosen.images.read(torch.arange(len(chosen)))
+    samples = train.subset(index)
+    pixels = samples.images.read(torch.arange(len(samples)))
     letters = max(size[1], PHOTO_SIZE[1] * 3 // 4) // LETTER_PIXELS
-    lines = [wrap_caption(each[0], letters) for each in chosen.captions]
-    places = torch.arange(len(chosen)).split(SAMPLE_COLUMNS)
+    lines = [wrap_caption(each[0], letters) for each in samples.captions]
+    places = torch.arange(len(samples)).split(SAMPLE_COLUMNS)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Glyph .* missing")  # the font draws a box for scripts that it lacks
         rows = [SampleRow("", pixels[part], [lines[i] for i in part]) for part in places]
         save_figure(samples_figure(rows), options.out)
-    print(f"{len(chosen)} of {len(train):,} training images of {options.name}, each with a caption")
+    print(f"{len(samples)} of {len(train):,} training images of {options.name}, each with a caption")
     print(f"samples: {options.out}")
 
 

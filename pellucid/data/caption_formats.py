@@ -22,27 +22,26 @@ def list_captions(name: str, images: str | None, problems: Problems) -> CaptionL
     """The captioned images at a path, whichever format they are in."""
     path = Path(name).expanduser()
     try:
-        source = _in_folder(path, problems) if path.is_dir() else _in_file(path, name, problems)
-        if source is None:
+        annotations = _in_folder(path, problems) if path.is_dir() else _in_file(path, name, problems)
+        if annotations is None:
             raise ValueError(f"{name!r} holds no captions that are known here; {EXPECTED}")
-        if source.folder is None:
+        if annotations.folder is None:
             if images is not None:
-                raise ValueError(f"{name!r} holds its images itself ({source.format}); leave out images")
-            splits, is_split = assemble(source.records, _own, problems, name)
+                raise ValueError(f"{name!r} holds its images itself ({annotations.format}); leave out images")
+            splits, is_split = assemble(annotations.records, _own, problems, name)
         else:
-            pictures = Pictures(source.folder, Path(images).expanduser() if images is not None else None)
+            pictures = Pictures(annotations.folder, Path(images).expanduser() if images is not None else None)
             splits, is_split = assemble(
-                source.records, lambda record: pictures.find(str(record.image), record.hint), problems, name
+                annotations.records, lambda record: pictures.find(str(record.image), record.hint), problems, name
             )
     except (OSError, RecursionError) as error:
         raise ValueError(one_line(f"{name!r} can't be read: {error}")) from error
     for split in ("train", *splits):
         if not splits.get(split):
             first = f"; {'; '.join(problems.lines())}" if problems.by_kind else ""
-            raise ValueError(
-                one_line(f"{name!r} ({source.format}) has no captioned images for {split}; expected one or more{first}")
-            )
-    return CaptionListing(source.format, splits, is_split)
+            source = f"{name!r} ({annotations.format})"
+            raise ValueError(one_line(f"{source} has no captioned images for {split}; expected one or more{first}"))
+    return CaptionListing(annotations.format, splits, is_split)
 
 
 def holds_captions(path: Path) -> bool:
@@ -82,15 +81,15 @@ def _in_folder(folder: Path, problems: Problems) -> Annotations | None:
         return Annotations("metadata.jsonl of each split", jsonl_records(metadata, problems), folder)
     files = sorted(each for part in (folder, folder / "annotations") if part.is_dir() for each in part.iterdir())
     files = [each for each in files if each.is_file()]
-    if named := _one_set(folder, [each for each in files if CAPTION_JSON.fullmatch(each.name)]):
-        return _json(named, problems)
+    if file := _one_set(folder, [each for each in files if CAPTION_JSON.fullmatch(each.name)]):
+        return _json(file, problems)
     tokens = [each for each in files if re.fullmatch(r".*\.token(\.txt)?", each.name) and "lemma" not in each.name]
     tables = [each for each in files if each.name in TABLES]
     for each in tokens or tables:
         return read_lined(each, problems)
     others = [each for each in files if each.suffix == ".json" and each.stat().st_size < 1 << 28]
-    if known := _one_set(folder, [each for each in others if _is_captions(each)]):
-        return _json(known, problems)
+    if file := _one_set(folder, [each for each in others if _is_captions(each)]):
+        return _json(file, problems)
     tars = sorted(folder.glob("*.tar"))
     if tars and has_captions(tars[0]):
         return read_shards(tars)

@@ -71,9 +71,9 @@ class CaptionInspection:
         for split, each in self.splits.items():
             lines.append(f"{split}: {each.images:,} images, {each.captions:,} captions")
             lines.append(f"  captions an image: {each.captions_per_image}; words a caption: {each.words_per_caption}")
-        known = f"{self.vocabulary:,} words in training, {self.frequent:,} of them {FREQUENT} times or more"
+        vocabulary = f"{self.vocabulary:,} words in training, {self.frequent:,} of them {FREQUENT} times or more"
         lines += [
-            f"vocabulary: {known}",
+            f"vocabulary: {vocabulary}",
             f"sizes: {describe_sizes(self.sizes)}; brought to {height}×{width}, {channels} channels",
         ]
         lines += [f"mean {format_numbers(self.mean)}, std {format_numbers(self.std)} (training images, 0…1)"]

@@ -31,10 +31,10 @@ DEEPEST = 4  # folders below the one given in which a layout is looked for
 def locate(name: str, root: Path) -> tuple[str, Callable[[], SplitArrays]] | None:
     """What the layout at or below a folder is called, and how its arrays are read; None if this set has none there."""
     folders = _folders(root)
-    for called, markers, read in SET_LAYOUTS[name]:
+    for layout, markers, read in SET_LAYOUTS[name]:
         for folder in folders:
             if all(any((folder / each).is_file() for each in either) for either in markers):
-                return called, partial(read, folder)
+                return layout, partial(read, folder)
     return None
 
 
@@ -127,11 +127,11 @@ def _pickled(path: Path, key: str, n_classes: int) -> LabelledArrays:
             content = _Unpickler(io.BytesIO(_bounded(file)), encoding="bytes").load()
         if not isinstance(content, dict):
             raise ValueError("it holds no dictionary")
-        named = {name.decode("latin1") if isinstance(name, bytes) else name: value for name, value in content.items()}
-        data = named["data"].array() if isinstance(named.get("data"), _Shell) else None
+        fields = {name.decode("latin1") if isinstance(name, bytes) else name: value for name, value in content.items()}
+        data = fields["data"].array() if isinstance(fields.get("data"), _Shell) else None
         if data is None or data.ndim != 2 or data.shape[1] != 3072:
             raise ValueError("its 'data' is no array of rows of 3,072 bytes")
-        return check_arrays(_planes(data), _labels(named.get(key), key), n_classes, path)
+        return check_arrays(_planes(data), _labels(fields.get(key), key), n_classes, path)
 
 
 class _Shell:

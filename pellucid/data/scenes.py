@@ -103,7 +103,7 @@ def _make(config: SceneConfig, split: int, size: tuple[int, int]) -> SceneSet | 
         images[indices], corners = draw_scenes(objects, size)
         some = list(scene_sentences(objects, size))
         for sentence, its_corners in zip(some, corners.tolist(), strict=True):
-            boxes.append(tuple(tuple(tuple(its_corners[i]) for i in named) for _, named in sentence.words))
+            boxes.append(tuple(tuple(tuple(its_corners[i]) for i in objects_of) for _, objects_of in sentence.words))
         sentences += some
     return SceneSet(
         ImageSet(torch.from_numpy(images), torch.zeros(count, dtype=torch.int64), CLASSES),
@@ -133,7 +133,7 @@ def _sentence(pairs: list[int], where: list[list[float]]) -> SceneSentence:
     if len(groups) == 1:
         return SceneSentence("count", (*_counted(pairs[0], members[0], size),))
     if len(pairs) > 2:
-        first, second = (_counted(group, named) for (group, _), named in zip(groups, members, strict=True))
+        first, second = (_counted(group, objects) for (group, _), objects in zip(groups, members, strict=True))
         return SceneSentence("groups", (*first, ("and", ()), *second))
     small, large = sorted((0, 1), key=lambda i: where[i][2])
     down, right = (where[small][axis] - where[large][axis] for axis in (0, 1))
@@ -143,16 +143,16 @@ def _sentence(pairs: list[int], where: list[list[float]]) -> SceneSentence:
     return SceneSentence("inside" if inside else "relation", (*first, *_plain(words), *second))
 
 
-def _phrase(pair: int, named: tuple[int, ...], size: str = "") -> Iterator[SceneWord]:
+def _phrase(pair: int, objects: tuple[int, ...], size: str = "") -> Iterator[SceneWord]:
     """Colour and shape, after the size if it is said."""
     colour, shape = PAIR_NAMES[pair]
-    words = (size, colour, shape if len(named) == 1 else PLURALS[shape])
-    return ((word, named) for word in words if word)
+    words = (size, colour, shape if len(objects) == 1 else PLURALS[shape])
+    return ((word, objects) for word in words if word)
 
 
-def _counted(pair: int, named: tuple[int, ...], size: str = "") -> tuple[SceneWord, ...]:
+def _counted(pair: int, objects: tuple[int, ...], size: str = "") -> tuple[SceneWord, ...]:
     """A number names no object: it is read off all of them."""
-    return ((COUNT_WORDS[len(named)], ()), *_phrase(pair, named, size))
+    return ((COUNT_WORDS[len(objects)], ()), *_phrase(pair, objects, size))
 
 
 def _plain(words: str) -> Iterator[SceneWord]:

@@ -79,13 +79,13 @@ def list_shards(pattern: str) -> Listing:
     An image is paired with the .cls (a number) or .json (with "label") of the same name.
     """
     shards = find_shards(pattern)
-    labelled: dict[str, list[tuple[Member, int | str]]] = {}
+    samples_by_split: dict[str, list[tuple[Member, int | str]]] = {}
     own_splits = [SPLIT_NAMES.get(re.split("[^a-z]", shard.name.lower())[0]) for shard in shards]
     for shard, split in zip(shards, own_splits, strict=True):
-        labelled.setdefault(split or "train", []).extend(_index(shard))
-    if not labelled.get("train"):
-        raise ValueError(f"{pattern!r} holds no images to train with; found {some(tuple(labelled))}")
-    labels = {label for samples in labelled.values() for _, label in samples}
+        samples_by_split.setdefault(split or "train", []).extend(_index(shard))
+    if not samples_by_split.get("train"):
+        raise ValueError(f"{pattern!r} holds no images to train with; found {some(tuple(samples_by_split))}")
+    labels = {label for samples in samples_by_split.values() for _, label in samples}
     if all(isinstance(label, int) for label in labels):
         names = tuple(range(max(labels) + 1))  # type: ignore[type-var, operator]
     elif all(isinstance(label, str) for label in labels):
@@ -94,7 +94,7 @@ def list_shards(pattern: str) -> Listing:
         raise ValueError(f"the labels of {pattern!r} are numbers and words; expected one kind")
     number = {name: i for i, name in enumerate(names)}
     splits: dict[str, Entries] = {
-        split: [(member, number[label]) for member, label in samples] for split, samples in labelled.items()
+        split: [(member, number[label]) for member, label in samples] for split, samples in samples_by_split.items()
     }
     return Listing(f"WebDataset, {len(shards)} shards", splits, tuple(map(str, names)), is_split=any(own_splits))
 
@@ -214,14 +214,14 @@ def list_table(name: str) -> Listing:
     except Exception as error:
         raise ValueError(one_line(f"hf:{name} can't be loaded: {reason(error)}")) from error
     tables: dict[str, Any] = {"train": loaded} if isinstance(loaded, datasets.Dataset) else dict(loaded)
-    named = {SPLIT_NAMES[split.lower()]: table for split, table in tables.items() if split.lower() in SPLIT_NAMES}
-    if "train" not in named:
+    by_split = {SPLIT_NAMES[split.lower()]: table for split, table in tables.items() if split.lower() in SPLIT_NAMES}
+    if "train" not in by_split:
         raise ValueError(f"hf:{name} has the splits {some(tuple(tables))}; expected one called train")
-    features = named["train"].features
+    features = by_split["train"].features
     image = _column(name, features, IMAGE_COLUMNS, datasets.Image)
     label = _column(name, features, LABEL_COLUMNS, datasets.ClassLabel)
     splits: dict[str, Entries] = {}
-    for split, table in named.items():
+    for split, table in by_split.items():
         table = table.cast_column(image, datasets.Image(decode=False))
         labels = table[label]
         splits[split] = [(TableRow(f"{split}/{i}", table, image, i), int(value)) for i, value in enumerate(labels)]

@@ -119,19 +119,19 @@ def list_images(config: DataConfig) -> Listing | None:
 
 def make_sets(parts: SplitArrays, classes: tuple[str, ...], size: Size | None) -> dict[str, Images]:
     """Arrays by split as sets, brought to `size`; above 2 GiB each image is scaled when it is read."""
-    made: dict[str, Images] = {}
+    sets: dict[str, Images] = {}
     for split, (pixels, numbers) in parts.items():
         images, labels = torch.from_numpy(np.array(pixels)), torch.from_numpy(numbers.astype(np.int64))
         channels, *own = images.shape[1:]
         if size is None or size == tuple(own):
-            made[split] = ImageSet(images, labels, classes)
+            sets[split] = ImageSet(images, labels, classes)
             continue
         items = [ImageInMemory(f"{split}/{i}", image) for i, image in enumerate(images)]
         if len(items) * channels * size[0] * size[1] <= IN_MEMORY:
-            made[split] = into_memory(items, labels.tolist(), classes, size, channels, Unreadable(strict=True))
+            sets[split] = into_memory(items, labels.tolist(), classes, size, channels, Unreadable(strict=True))
         else:
-            made[split] = LazyImageSet(items, labels, classes, size, channels)
-    return made
+            sets[split] = LazyImageSet(items, labels, classes, size, channels)
+    return sets
 
 
 def statistics(images: Images) -> tuple[tuple[float, ...], tuple[float, ...]]:

@@ -50,10 +50,11 @@ class CaptionTokenizer:
             counts = Counter(
                 word for text in captions for word, _ in splitter.pre_tokenize_str(normalizer.normalize_str(text))
             )
-            kept = sorted((word for word, count in counts.items() if count >= min_count), key=lambda w: (-counts[w], w))
-            if not kept:
+            frequent = (word for word, count in counts.items() if count >= min_count)
+            words = sorted(frequent, key=lambda word: (-counts[word], word))
+            if not words:
                 raise ValueError(f"no word occurs {min_count} times in the captions; use a smaller min_count")
-            vocabulary = {name: i for i, name in enumerate((*SPECIAL_NAMES, *kept))}
+            vocabulary = {name: i for i, name in enumerate((*SPECIAL_NAMES, *words))}
             tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token=SPECIAL_NAMES[UNKNOWN]))
         else:
             tokenizer = Tokenizer(models.BPE(unk_token=SPECIAL_NAMES[UNKNOWN], end_of_word_suffix="</w>"))
@@ -122,17 +123,17 @@ class CaptionTokenizer:
         ids = ids.tolist() if isinstance(ids, Tensor) else list(ids)
         ids = ids[: ids.index(END)] if END in ids else ids
         words: list[tuple[str, slice]] = []
-        begun, spelled = 0, ""
+        start, word = 0, ""
         for i, number in enumerate(ids):
             if number < SPECIAL and number != UNKNOWN:
                 continue
             piece = self._pieces[number]
-            begun = begun if spelled else i
-            spelled += piece.removesuffix("</w>")
+            start = start if word else i
+            word += piece.removesuffix("</w>")
             if not self._in_pieces or piece.endswith("</w>") or number == UNKNOWN:
-                words.append((spelled, slice(begun, i + 1)))
-                spelled = ""
-        return words + ([(spelled, slice(begun, len(ids)))] if spelled else [])
+                words.append((word, slice(start, i + 1)))
+                word = ""
+        return words + ([(word, slice(start, len(ids)))] if word else [])
 
     @cached_property
     def _pieces(self) -> list[str]:

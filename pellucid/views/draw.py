@@ -224,8 +224,8 @@ def draw_head_report(trace: Trace) -> Figure:
     if far:
         measures.append(Measure("mean distance", "patches", _table(far), 0.0, math.hypot(rows - 1, columns - 1)))
     if len(image.labels) > rows * columns:
-        kept = [each.extra for each in report if each.extra is not None]
-        measures.append(Measure("on tokens of no patch", "share of the attention", _table(kept), 0.0, 1.0))
+        extra = [each.extra for each in report if each.extra is not None]
+        measures.append(Measure("on tokens of no patch", "share of the attention", _table(extra), 0.0, 1.0))
     alike = [(each.similarity.sum(1) - 1) / (len(each.similarity) - 1) for each in report]
     if any(each.isfinite().any() for each in alike):
         measures.append(Measure("like other heads", "mean cosine of the maps", _table(alike), 0.0, 1.0))
@@ -240,8 +240,8 @@ def _check_words(trace: Trace) -> None:
 def _of_method(trace: Trace, method: str) -> list[Map]:
     maps = [each for each in trace.maps if each.method == method]
     if not maps:
-        known = ", ".join(dict.fromkeys(each.method for each in trace.maps)) or "none"
-        raise ValueError(f"the trace has no map of the method {method!r}; it has: {known}")
+        methods = ", ".join(dict.fromkeys(each.method for each in trace.maps)) or "none"
+        raise ValueError(f"the trace has no map of the method {method!r}; it has: {methods}")
     return maps
 
 
@@ -271,13 +271,13 @@ def _bounded(layer: Layer, picture: str) -> None:
 def _axes(trace: Trace, layer: Layer) -> dict[str, Any]:
     """Names of the queries and of the keys. A captioner's step is called by the word that it says, not that it read."""
     by_name = {each.name: each.labels for each in trace.tokens}
-    named: dict[str, Any] = {"queries": by_name[layer.queries], "keys": by_name[layer.keys]}
+    names: dict[str, Any] = {"queries": by_name[layer.queries], "keys": by_name[layer.keys]}
     if layer.queries == "words":
         words = tuple(word for word, _ in trace.words)
-        named |= {"queries": words + ("…",) * (layer.q.shape[1] - len(words)), "query_label": "word that is said"}
+        names |= {"queries": words + ("…",) * (layer.q.shape[1] - len(words)), "query_label": "word that is said"}
     if layer.keys == "words":
-        named |= {"key_label": "word that was read"}
-    return named
+        names |= {"key_label": "word that was read"}
+    return names
 
 
 def _who(trace: Trace, layer: Layer, head: int | None) -> str:

@@ -78,9 +78,9 @@ def attention_figure(
     )
     _scale(figure, image, [axes[0]], weights.shape[1])
     if mask is not None:
-        named = {"queries": queries, "keys": keys, "columns": columns}
-        mask_panel(axes[1], mask, title="mask: may attend", **named)
-        mask_panel(axes[2], mask, title="the same, added to the scores", additive=-1e4, **named)
+        names = {"queries": queries, "keys": keys, "columns": columns}
+        mask_panel(axes[1], mask, title="mask: may attend", **names)
+        mask_panel(axes[2], mask, title="the same, added to the scores", additive=-1e4, **names)
     return figure
 
 
@@ -179,14 +179,14 @@ def mask_panel(
     values = allowed if additive is None else masks.additive(mask.cpu(), additive).numpy()
     values = values.T if columns else values
 
-    def written(x: float) -> str:
+    def write(x: float) -> str:
         return f"{x:.0f}" if additive is None else ("0" if x == 0 else "−10⁴" if x == -1e4 else f"{x:g}")
 
-    cells_panel(ax, values, written, min(additive or 0.0, 0.0), 1.0 if additive is None else 0.0)
+    cells_panel(ax, values, write, min(additive or 0.0, 0.0), 1.0 if additive is None else 0.0)
     _axes(ax, title, tuple(mask.shape), queries, keys, query_label, key_label, columns)
 
 
-def cells_panel(ax: Axes, values: np.ndarray, written: Callable[[float], str], low: float, high: float) -> AxesImage:
+def cells_panel(ax: Axes, values: np.ndarray, write: Callable[[float], str], low: float, high: float) -> AxesImage:
     """Values as coloured cells, darkest at `low`, brightest at `high`; written too, where all of them fit."""
     image = ax.imshow(values, cmap=COLOUR_MAP, vmin=low, vmax=high, aspect="auto" if _oblong(values.shape) else "equal")
     rows, columns = values.shape
@@ -196,7 +196,7 @@ def cells_panel(ax: Axes, values: np.ndarray, written: Callable[[float], str], l
         for i in range(rows):
             for j in range(columns):
                 colour = "white" if values[i, j] < middle else "black"
-                ax.text(j, i, written(values[i, j]), ha="center", va="center", color=colour, fontsize=size)
+                ax.text(j, i, write(values[i, j]), ha="center", va="center", color=colour, fontsize=size)
         ax.set_xticks(np.arange(columns + 1) - 0.5, minor=True)
         ax.set_yticks(np.arange(rows + 1) - 0.5, minor=True)
         ax.grid(which="minor", color="white", linewidth=1)

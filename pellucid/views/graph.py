@@ -148,16 +148,16 @@ def _edges(
 ) -> None:
     """The lightest first, so that the heaviest lie on top."""
     top = max(float(edges.weights[0]), 1e-30) if len(edges.weights) else 1.0
-    bodies, painted, rings, ringed = [], [], [], []
+    bodies, body_colours, rings, ring_colours = [], [], [], []
     for i, j, weight in reversed(list(zip(*(part.tolist() for part in edges[:3]), strict=True))):
         colour = colours.to_rgba(weight)
         if itself and i == j:
             rings.append((keys.at[j].tolist(), weight / top))
-            ringed.append(colour)
+            ring_colours.append(colour)
         else:
             bodies.append(_body(queries.at[i].numpy(), keys.at[j].numpy(), THICK * keys.dot * weight / top, bend))
-            painted.append(colour)
-    ax.add_collection(PolyCollection(bodies, facecolors=painted, edgecolors="none", alpha=0.85, zorder=2))
+            body_colours.append(colour)
+    ax.add_collection(PolyCollection(bodies, facecolors=body_colours, edgecolors="none", alpha=0.85, zorder=2))
     widths = [1.35 * keys.dot for _ in rings]
     ax.add_collection(
         EllipseCollection(
@@ -168,7 +168,7 @@ def _edges(
             offsets=[at for at, _ in rings],
             offset_transform=ax.transData,
             facecolors="none",
-            edgecolors=ringed,
+            edgecolors=ring_colours,
             linewidths=[2.5 * much for _, much in rings],
             zorder=3,
         )
@@ -220,16 +220,16 @@ def _names(ax: Axes, nodes: Nodes) -> None:
 
 def _room(queries: Nodes, keys: Nodes) -> tuple[float, float, float]:
     """From where to where the picture goes, left and right, and how far above and below, with room for the names."""
-    named = [
+    widths = [
         (x, 0.06 + LETTER_WIDTH * len(label))
         for nodes in (queries, keys)
         for (x, _), label in zip(nodes.at.tolist(), nodes.labels, strict=True)
         if label
     ]
-    left = min([0.0, *(x - wide for x, wide in named if x < 0.4)])
+    left = min([0.0, *(x - wide for x, wide in widths if x < 0.4)])
     if not queries.outward:
         return left - 0.02, 1.02, 0.02
-    return left - 0.05, max([1.0, *(x + wide for x, wide in named if x > 0.6)]) + 0.05, 0.12
+    return left - 0.05, max([1.0, *(x + wide for x, wide in widths if x > 0.6)]) + 0.05, 0.12
 
 
 def _scale(figure: Figure, ax: Axes, colours: ScalarMappable, n_keys: int, top: float) -> None:

@@ -20,11 +20,11 @@ _EXPORT = re.compile(r"^export (?=(?:function|const) (\w+))", re.MULTILINE)
 
 _STYLE = """body { margin: 0; }
 main > .pellucid { min-height: 100vh; }
-.pellucid.told { padding: 1em max(1em, (100vw - 60em) / 2); }
-.pellucid.told h1 { font-size: 1.6em; margin: 0.5em 0 0; }
-.pellucid.told h2 { font-size: 1.2em; margin: 1.6em 0 0.4em; }
-.pellucid.told p { margin: 0.3em 0; max-width: 46em; overflow-wrap: anywhere; }
-.pellucid.told img { display: block; max-width: 100%; margin: 0.8em 0; border-radius: 6px; }
+.pellucid.introduction { padding: 1em max(1em, (100vw - 60em) / 2); }
+.pellucid.introduction h1 { font-size: 1.6em; margin: 0.5em 0 0; }
+.pellucid.introduction h2 { font-size: 1.2em; margin: 1.6em 0 0.4em; }
+.pellucid.introduction p { margin: 0.3em 0; max-width: 46em; overflow-wrap: anywhere; }
+.pellucid.introduction img { display: block; max-width: 100%; margin: 0.8em 0; border-radius: 6px; }
 """
 
 
@@ -93,7 +93,7 @@ def _introduction(title: str, sections: Sequence[Section]) -> str:
         for picture in section.pictures:
             data = base64.b64encode(picture.read_bytes()).decode()
             parts.append(f'<img src="data:image/png;base64,{data}" alt="{html.escape(section.heading)}">')
-    return "\n".join(['<header class="pellucid told">', *parts, "</header>"])
+    return "\n".join(['<header class="pellucid introduction">', *parts, "</header>"])
 
 
 @cache

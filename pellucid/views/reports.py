@@ -69,8 +69,8 @@ def faithfulness_figure(faithfulness: Faithfulness, *, title: str = "") -> Figur
     figure = Figure(figsize=(9.6, 3.9 + 0.2 * len(faithfulness.methods)), layout="constrained")
     figure.get_layout_engine().set(wspace=0.05)  # pyright: ignore[reportOptionalMemberAccess, reportCallIssue]
     axes = figure.subplots(1, 2, sharey=True)
-    named = [method for method in faithfulness.methods if method != BASELINE]
-    colours: dict[str, str] = dict(zip(named, LINES, strict=False)) | {BASELINE: "#000000"}
+    methods = [method for method in faithfulness.methods if method != BASELINE]
+    colours: dict[str, str] = dict(zip(methods, LINES, strict=False)) | {BASELINE: "#000000"}
     images = faithfulness.deletion.shape[1]
     for ax, which, better in zip(axes, ("deletion", "insertion"), ("lower", "higher"), strict=True):
         for method, values in zip(faithfulness.methods, getattr(faithfulness, which), strict=True):
@@ -87,8 +87,8 @@ def faithfulness_figure(faithfulness: Faithfulness, *, title: str = "") -> Figur
         where = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.16)}  # on the curves it would hide some
         ax.legend(fontsize=8, title=heading, title_fontsize=8, frameon=False, **where)
     axes[0].set_ylabel("probability of the answer", fontsize=9)
-    counted = f"{images} images" if images > 1 else "one image"
-    figure.suptitle(f"{title} ({counted})" if title else counted, fontsize=10, parse_math=False)
+    count = f"{images} images" if images > 1 else "one image"
+    figure.suptitle(f"{title} ({count})" if title else count, fontsize=10, parse_math=False)
     return figure
 
 
