@@ -258,9 +258,9 @@ def test_a_page_tells_before_it_shows(ship, visit, tmp_path):
     to_html(ship, tmp_path / "told.html", title="All & sundry", sections=sections)
     opened = visit((tmp_path / "told.html").as_uri())
     assert opened.locator("h1").inner_text() == "All & sundry"
-    assert opened.locator(".told h2").all_inner_texts() == ["First <i>", "Second"]
-    assert opened.locator(".told p").all_inner_texts() == ["It is 3 < 4.", "And so on."]
-    assert opened.locator(".told img").evaluate("image => image.naturalWidth") == 30
+    assert opened.locator(".introduction h2").all_inner_texts() == ["First <i>", "Second"]
+    assert opened.locator(".introduction p").all_inner_texts() == ["It is 3 < 4.", "And so on."]
+    assert opened.locator(".introduction img").evaluate("image => image.naturalWidth") == 30
     assert opened.locator("main .pl-stage canvas").first.is_visible()
     assert "told" not in render_page(ship).partition("<main>")[0].partition("</style>")[2]
 
