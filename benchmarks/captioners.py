@@ -22,9 +22,9 @@ from report import keep
 
 from pellucid.cli import main as pellucid
 from pellucid.cli.train import train_run
+from pellucid.devices import pick_device
 from pellucid.recipes import RECIPES, recipe
 from pellucid.runs.config import CaptionerRun
-from pellucid.devices import pick_device
 
 FIGURES = ("cider_d", "bleu4", "different")
 OF_SCENES = (

@@ -17,15 +17,15 @@ from torch import Tensor
 
 from pellucid.data.caption_sources import CaptionData, load_captions
 from pellucid.data.scenes import SceneSet
-from pellucid.data.sources import DataConfig, load
+from pellucid.data.sources import DataConfig, load_images
 from pellucid.data.tokenizer import CaptionTokenizer
+from pellucid.devices import pick_device
 from pellucid.evaluation.pointing import aligned, pointing
 from pellucid.explain.faithfulness import Faithfulness, Fill, Interval, bootstrap, faithfulness
 from pellucid.explain.maps import METHODS, evaluating, pixels_of
 from pellucid.explain.words import WordLook
 from pellucid.hub import loading
 from pellucid.models import Captioner
-from pellucid.devices import pick_device
 
 FILLS: tuple[Fill, ...] = ("blur", "mean")
 WORDS: dict[str, Callable[[WordLook, int], Tensor]] = {
@@ -113,7 +113,7 @@ def main() -> None:
     asked = parser.parse_args()
     device = pick_device(asked.device)
     lines = []
-    images = load(DataConfig(asked.data)).test
+    images = load_images(DataConfig(asked.data)).test
     assert images is not None
     images = images.subset(torch.arange(min(asked.images, len(images))))
     model = loading.load(asked.model, device)

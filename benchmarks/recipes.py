@@ -18,12 +18,12 @@ import torch
 import tyro
 from report import keep
 
-from pellucid.data.loader import Order
+from pellucid.data.loader import ShuffledOrder
+from pellucid.devices import pick_device
 from pellucid.models import ViT
 from pellucid.recipes import RECIPES, recipe
 from pellucid.training import Engine
 from pellucid.training.classify import Classification, resolved
-from pellucid.devices import pick_device
 from pellucid.training.distributed import Processes
 
 
@@ -33,7 +33,7 @@ def begun_again(task: Classification, run: ClassifierRun) -> Classification:
     task.model.load_state_dict(ViT(run.model).state_dict())
     task.run = run
     task.seed.fill_(run.seed)
-    task.loader.order = Order(task.epoch_size, run.seed, task.device)
+    task.loader.order = ShuffledOrder(task.epoch_size, run.seed, task.device)
     return task
 
 

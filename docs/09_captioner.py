@@ -8,13 +8,13 @@
 
 # %%
 import torch
+from pellucid.hub.loading import normalisation
 
 from pellucid import decode, hub, lab, layers
 from pellucid.data.augment import normalised
 from pellucid.data.scenes import SceneConfig, SceneSet, make_scenes
 from pellucid.data.tokenizer import END, START
 from pellucid.decode.captions import describe
-from pellucid.hub.loading import normalisation
 
 model, tokenizer = hub.load_captioner("captioner-scenes")
 scenes = make_scenes(SceneConfig(train=12, validation=0, test=0, seed=5), (48, 48)).train

@@ -14,12 +14,12 @@ import matplotlib
 import skimage
 import sklearn
 import torch
+from pellucid.hub.loading import normalisation
 from PIL import Image
 
 from pellucid.data.images import decode
 from pellucid.decode.captions import describe
 from pellucid.hub import load_captioner
-from pellucid.hub.loading import normalisation
 from pellucid.views.captions import Example, examples_figure
 
 SKIMAGE = Path(skimage.__file__).parent / "data"

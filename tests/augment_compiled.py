@@ -31,7 +31,7 @@ def whole_numbers_stay_whole():
     images, level = torch.randint(1, 256, (len(n), 3, 5, 6), dtype=torch.uint8), 30 - n
 
     def run(step):
-        tones = room._tones(images, n % len(OPERATIONS), level, wide=False)
+        tones = room._tone_table(images, n % len(OPERATIONS), level, wide=False)
         return draws.integers(1, step, n, range(2), 1000), tones
 
     got, expected = torch.compile(run, fullgraph=True)(torch.tensor(5)), run(5)

@@ -59,9 +59,9 @@ def test_words_are_the_hash_in_plain_integers():
         inner = lowbias32((outer + 0x9E3779B9) % 2**32)
         where = [0, 1, 511, 2**31, 2**32 - 1]
         expected = [lowbias32(lowbias32(at ^ outer) ^ inner ^ lowbias32(stream + 1)) for at in where]
-        assert draws.words(seed, step, torch.tensor(where), stream).tolist() == expected
+        assert draws.random_bits(seed, step, torch.tensor(where), stream).tolist() == expected
         tensors = torch.tensor(seed), torch.tensor(step)
-        assert draws.words(*tensors, torch.tensor(where), stream).tolist() == expected
+        assert draws.random_bits(*tensors, torch.tensor(where), stream).tolist() == expected
 
 
 @pytest.mark.parametrize("seed", [0, 1, 12345])
@@ -92,26 +92,26 @@ def test_draws_are_uniform_and_independent_of_their_neighbours(seed):
 def test_one_bit_in_flips_half_the_bits_out(name):
     n = torch.arange(4096)
     given = {"seed": 3, "step": 1000, "positions": n, "stream": 2}
-    before = draws.words(**given)
+    before = draws.random_bits(**given)
     for bit in (0, 1, 4, 9, 15):
-        changed = draws.words(**(given | {name: given[name] ^ 1 << bit})) ^ before
+        changed = draws.random_bits(**(given | {name: given[name] ^ 1 << bit})) ^ before
         flips = (changed[:, None] >> torch.arange(32) & 1).double().mean(0)
         # Five standard deviations; a key changes for all words at once.
         assert (flips - 0.5).abs().max() < 5 * 0.5 / math.sqrt(4096), (bit, flips)
 
 
 def test_steps_share_no_batch_of_draws():
-    words = torch.stack([draws.words(0, step, torch.arange(1024), 0) for step in range(300)])
+    words = torch.stack([draws.random_bits(0, step, torch.arange(1024), 0) for step in range(300)])
     repeated = words.numel() - words.unique().numel()
     assert repeated < 30  # 11 expected of 307,200 random words
 
 
 def test_draws_come_in_slices_and_ranges():
     n = torch.arange(1000, 1100)
-    whole = draws.words(1, 2, n, range(5, 11, 3))
-    assert torch.equal(whole[1], draws.words(1, 2, n, 8))
-    assert torch.equal(whole[:, 7:31], draws.words(1, 2, n[7:31], range(5, 11, 3)))
-    assert torch.equal(whole, draws.words(1, torch.tensor(2), n.int(), range(5, 11, 3)))
+    whole = draws.random_bits(1, 2, n, range(5, 11, 3))
+    assert torch.equal(whole[1], draws.random_bits(1, 2, n, 8))
+    assert torch.equal(whole[:, 7:31], draws.random_bits(1, 2, n[7:31], range(5, 11, 3)))
+    assert torch.equal(whole, draws.random_bits(1, torch.tensor(2), n.int(), range(5, 11, 3)))
     assert not torch.equal(whole[0], whole[1])
 
 

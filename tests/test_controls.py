@@ -3,6 +3,8 @@
 import random
 import shutil
 import subprocess
+import sys
+from types import ModuleType
 
 import numpy as np
 import pytest
@@ -213,11 +215,12 @@ def test_what_is_missing_is_said_before_anything_runs(monkeypatch, tmp_path):
     with pytest.raises(ValueError, match="METEOR is a Java program and there is no java; install"):
         jars.official(SAID, MEANT, ["meteor"])
     monkeypatch.setattr(shutil, "which", lambda name: "/usr/bin/java")
-    monkeypatch.setattr(jars.importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(ValueError, match=r"SPICE needs its extra: pip install 'pellucid\[official\]'"):
+    monkeypatch.setitem(sys.modules, "pycocoevalcap", None)
+    with pytest.raises(ValueError, match=r"SPICE needs pycocoevalcap: pip install 'pellucid\[captions\]'"):
         jars.official(SAID, MEANT, ["spice"])
-    package = type("Spec", (), {"submodule_search_locations": [str(tmp_path)]})
-    monkeypatch.setattr(jars.importlib.util, "find_spec", lambda name: package)
+    package = ModuleType("pycocoevalcap")
+    package.__path__ = [str(tmp_path)]
+    monkeypatch.setitem(sys.modules, "pycocoevalcap", package)
     with pytest.raises(ValueError, match=r"spice-1\.0\.jar is not there; install it again"):
         jars.official(SAID, MEANT, ["spice"])
     (tmp_path / "spice" / "spice-1.0.jar").touch()

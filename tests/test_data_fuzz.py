@@ -19,9 +19,9 @@ from hypothesis import strategies as st
 from PIL import Image
 from test_data import FORMATS, encoded, idx, parts, picture, samples, write_binary10, write_python10, write_shard
 
-from pellucid.data import DataConfig, decode, load, named
+from pellucid.data import DataConfig, decode, load_images, named
 from pellucid.data import archives as archives_module
-from pellucid.data.archives import download, unpack
+from pellucid.data.archives import download, unpack_archive
 from pellucid.data.formats import read_cifar10_binary, read_cifar10_python, read_idx
 from pellucid.data.shards import list_shards
 
@@ -275,7 +275,7 @@ def test_hostile_archives_write_nothing(what, tmp_path):
     (tmp_path / "victim.txt").write_text("untouched")
     archive = tar_with(tmp_path / "a.tar.gz", **HOSTILE[what])
     before = everything_below(tmp_path)
-    said = refused(unpack, archive, tmp_path / "target")
+    said = refused(unpack_archive, archive, tmp_path / "target")
     assert said.startswith(f"{archive} can't be unpacked: ")
     assert everything_below(tmp_path) == before
     assert not Path("/tmp/pellucid_outside.txt").exists()
@@ -283,25 +283,27 @@ def test_hostile_archives_write_nothing(what, tmp_path):
 
 def test_a_sound_archive_is_unpacked_once(tmp_path):
     archive = tar_with(tmp_path / "a.tar.gz", name="./folder/inside.txt")
-    unpack(archive, tmp_path / "target")
+    unpack_archive(archive, tmp_path / "target")
     assert (tmp_path / "target" / "folder" / "inside.txt").read_bytes() == b"hello"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.tar.gz", "target"]
-    assert "is there already" in refused(unpack, archive, tmp_path / "target")
+    assert "is there already" in refused(unpack_archive, archive, tmp_path / "target")
 
 
 def test_archives_are_bounded(tmp_path):
     archive = tar_with(tmp_path / "a.tar.gz", content=bytes(100_000))
-    assert "more than 200,000 members or 99 bytes" in refused(lambda: unpack(archive, tmp_path / "b", max_bytes=99))
-    assert "more than 1 members" in refused(lambda: unpack(archive, tmp_path / "b", max_members=1))
+    assert "more than 200,000 members or 99 bytes" in refused(
+        lambda: unpack_archive(archive, tmp_path / "b", max_bytes=99)
+    )
+    assert "more than 1 members" in refused(lambda: unpack_archive(archive, tmp_path / "b", max_members=1))
     assert not (tmp_path / "b").exists()
-    assert refused(lambda: unpack(archive, tmp_path / "b", max_bytes=100_005, max_members=2)) is None
+    assert refused(lambda: unpack_archive(archive, tmp_path / "b", max_bytes=100_005, max_members=2)) is None
 
 
 @pytest.mark.parametrize("kept", [0, 1, 10, 60, 300, 1000])
 def test_truncated_archives_leave_nothing(kept, tmp_path):
     archive = tar_with(tmp_path / "a.tar.gz", content=np.random.default_rng(0).bytes(3000))
     archive.write_bytes(archive.read_bytes()[:kept])
-    assert "can't be unpacked" in refused(unpack, archive, tmp_path / "target")
+    assert "can't be unpacked" in refused(unpack_archive, archive, tmp_path / "target")
     assert [path.name for path in tmp_path.iterdir()] == ["a.tar.gz"]
 
 
@@ -310,7 +312,7 @@ def test_truncated_archives_leave_nothing(kept, tmp_path):
 def test_random_bytes_are_no_archive(tmp_path, data, magic):
     archive = tmp_path / "a.tar"
     archive.write_bytes(magic + data)
-    refused(unpack, archive, tmp_path / "target") or (tmp_path / "target").rmdir()  # a tar may well be empty
+    refused(unpack_archive, archive, tmp_path / "target") or (tmp_path / "target").rmdir()  # a tar may well be empty
     assert [path.name for path in tmp_path.iterdir()] == ["a.tar"]
 
 
@@ -325,12 +327,12 @@ def debian(member, data):
 def test_debian_packages(tmp_path):
     tar, package = tar_with(tmp_path / "a.tar.gz", name="./usr/share/file"), tmp_path / "a.deb"
     package.write_bytes(debian("data.tar.gz", tar.read_bytes()))
-    unpack(package, tmp_path / "target")
+    unpack_archive(package, tmp_path / "target")
     assert (tmp_path / "target" / "usr" / "share" / "file").read_bytes() == b"hello"
     package.write_bytes(debian("data.tar.zst", b""))
-    assert "compressed with zstd" in refused(unpack, package, tmp_path / "other")
+    assert "compressed with zstd" in refused(unpack_archive, package, tmp_path / "other")
     package.write_bytes(debian("nothing", b""))
-    assert "a Debian package without data" in refused(unpack, package, tmp_path / "other")
+    assert "a Debian package without data" in refused(unpack_archive, package, tmp_path / "other")
 
 
 def test_damaged_shards(tmp_path):
@@ -401,10 +403,10 @@ def test_a_half_finished_download_does_not_count(served, tmp_path, monkeypatch):
     digests = {split: named.sha256(part) for split, part in arrays.items()}
     monkeypatch.setitem(named.KNOWN, "cifar10", replace(named.KNOWN["cifar10"], urls=urls, sha256=digests))
     served["next"] = Answer(whole[:-100])
-    assert "its MD5 is" in refused(load, DataConfig("cifar10"))
+    assert "its MD5 is" in refused(load_images, DataConfig("cifar10"))
     assert list((tmp_path / "cache").iterdir()) == []
     served["next"] = Answer(whole)
-    assert torch.equal(load(DataConfig("cifar10")).train.images, torch.from_numpy(arrays["train"][0]))
+    assert torch.equal(load_images(DataConfig("cifar10")).train.images, torch.from_numpy(arrays["train"][0]))
 
 
 @pytest.mark.parametrize("damage", ["bit", "cut", "other images", "no tensors"])
@@ -415,7 +417,7 @@ def test_a_damaged_cache_is_not_used(damage, served, tmp_path, monkeypatch):
     monkeypatch.setitem(named.KNOWN, "cifar10", replace(named.KNOWN["cifar10"], sha256=digests))
     cached = tmp_path / "cifar10.safetensors"
     named.write_cache(cached, parts())
-    assert refused(load, DataConfig("cifar10")) is None
+    assert refused(load_images, DataConfig("cifar10")) is None
     data = bytearray(cached.read_bytes())
     if damage == "bit":
         data[-1] ^= 1
@@ -427,7 +429,7 @@ def test_a_damaged_cache_is_not_used(damage, served, tmp_path, monkeypatch):
     else:
         cached.write_bytes(b"\2\0\0\0\0\0\0\0{}")
     served["next"] = Answer(b"")
-    assert "cifar10.safetensors is damaged" in refused(load, DataConfig("cifar10"))
+    assert "cifar10.safetensors is damaged" in refused(load_images, DataConfig("cifar10"))
 
 
 def test_an_unrecorded_set_is_checked_against_what_was_written(tmp_path):

@@ -16,12 +16,22 @@ from pellucid.explain.faithfulness import Faithfulness, areas_under
 from pellucid.explain.timelapse import Moment
 from pellucid.explain.trace import Layer, Map, Tokens, Trace
 from pellucid.ops import masks
-from pellucid.views import draw
 from pellucid.views.bundle import load_trace, save_trace
-from pellucid.views.colours import Scale, over, pixels
-from pellucid.views.figures import attention_figure, mask_figure, save
+from pellucid.views.colours import Scale, overlay, pixels
+from pellucid.views.draw import (
+    draw_graph,
+    draw_head_report,
+    draw_heads,
+    draw_lapse,
+    draw_maps,
+    draw_mask,
+    draw_matrix,
+    draw_word_heads,
+    draw_words,
+)
+from pellucid.views.figures import attention_figure, mask_figure, save_figure
 from pellucid.views.graph import Nodes, graph_figure, heaviest
-from pellucid.views.maps import RESCALED, Panel, grid_figure, maps_figure, methods_figure
+from pellucid.views.maps import RESCALED, MapPanel, grid_figure, maps_figure, methods_figure
 from pellucid.views.reports import Measure, faithfulness_figure, head_report_figure
 
 GRID = (2, 3)
@@ -102,25 +112,25 @@ def assert_readable(figure):
 
 
 EVERY = {
-    "maps": lambda: draw.maps(classifier()),
-    "maps rescaled": lambda: draw.maps(classifier(), rescale=True),
-    "heads": lambda: draw.heads(classifier()),
-    "heads of a patch": lambda: draw.heads(classifier(), "patch 1,2", rescale=True),
-    "heads of a word": lambda: draw.heads(captioner(), "dogs"),
-    "word heads": lambda: draw.word_heads(captioner()),
-    "words": lambda: draw.words(captioner(), head=1),
-    "words by a method": lambda: draw.words(captioner(), method="gradient"),
-    "matrix": lambda: draw.matrix(classifier(), 0, 1),
-    "matrix of words": lambda: draw.matrix(captioner(), "decoder.blocks.1.attention"),
+    "maps": lambda: draw_maps(classifier()),
+    "maps rescaled": lambda: draw_maps(classifier(), rescale=True),
+    "heads": lambda: draw_heads(classifier()),
+    "heads of a patch": lambda: draw_heads(classifier(), "patch 1,2", rescale=True),
+    "heads of a word": lambda: draw_heads(captioner(), "dogs"),
+    "word heads": lambda: draw_word_heads(captioner()),
+    "words": lambda: draw_words(captioner(), head=1),
+    "words by a method": lambda: draw_words(captioner(), method="gradient"),
+    "matrix": lambda: draw_matrix(classifier(), 0, 1),
+    "matrix of words": lambda: draw_matrix(captioner(), "decoder.blocks.1.attention"),
     "oblong matrix": lambda: attention_figure(torch.rand(3, 40).softmax(-1), queries=SAID[:3], top=0.1),
     "upright matrix": lambda: attention_figure(torch.rand(40, 3).softmax(-1), keys=SAID[:3]),
-    "mask": lambda: draw.mask(captioner(), "decoder.blocks.0.attention"),
-    "graph": lambda: draw.graph(classifier(), 0),
-    "graph of words": lambda: draw.graph(captioner(), "decoder.blocks.0.attention"),
-    "graph of words to the image": lambda: draw.graph(captioner(), -1),
-    "lapse": lambda: draw.lapse(picture(), moments(), GRID),
+    "mask": lambda: draw_mask(captioner(), "decoder.blocks.0.attention"),
+    "graph": lambda: draw_graph(classifier(), 0),
+    "graph of words": lambda: draw_graph(captioner(), "decoder.blocks.0.attention"),
+    "graph of words to the image": lambda: draw_graph(captioner(), -1),
+    "lapse": lambda: draw_lapse(picture(), moments(), GRID),
     "faithfulness": lambda: faithfulness_figure(measured(), title="tiny"),
-    "heads of a trace in numbers": lambda: draw.head_report(classifier()),
+    "heads of a trace in numbers": lambda: draw_head_report(classifier()),
     "heads in numbers": lambda: head_report_figure(measures(), layers=["layer 0", "layer 1"], title="tiny"),
 }
 
@@ -131,7 +141,16 @@ def test_no_text_lies_on_another(name):
 
 
 @pytest.mark.parametrize(
-    "shown", [draw.words, draw.word_heads, draw.matrix, draw.mask, draw.graph, draw.head_report, draw.heads]
+    "shown",
+    [
+        draw_words,
+        draw_word_heads,
+        draw_matrix,
+        draw_mask,
+        draw_graph,
+        draw_head_report,
+        draw_heads,
+    ],
 )
 def test_a_long_title_is_wrapped(shown):
     name = "the captioner that was trained for eleven days on every photograph of a dog and then on those of cats"
@@ -139,11 +158,11 @@ def test_a_long_title_is_wrapped(shown):
     assert_readable(figure)
     titles = [figure.get_suptitle(), *(ax.get_title() for ax in figure.axes)]
     whole = " ".join(" ".join(titles).split())
-    assert name in whole or shown is draw.mask
+    assert name in whole or shown is draw_mask
 
 
 def test_overlapping_text_would_be_seen():
-    figure = draw.maps(classifier())
+    figure = draw_maps(classifier())
     figure.text(0.5, 0.93, "on the title")
     with pytest.raises(AssertionError, match="lies on"):
         assert_readable(figure)
@@ -152,14 +171,14 @@ def test_overlapping_text_would_be_seen():
 @pytest.mark.parametrize("suffix", ["svg", "png"])
 def test_the_same_picture_is_the_same_bytes(tmp_path, suffix):
     for name in ("a", "b"):
-        save(draw.heads(classifier()), tmp_path / f"{name}.{suffix}")
+        save_figure(draw_heads(classifier()), tmp_path / f"{name}.{suffix}")
     assert (tmp_path / f"a.{suffix}").read_bytes() == (tmp_path / f"b.{suffix}").read_bytes()
 
 
 def test_pictures_from_a_file(tmp_path):
     save_trace(captioner(), tmp_path / "seen.pellucid")
     loaded = load_trace(tmp_path / "seen.pellucid")
-    for old, new in zip(draw.words(captioner()).axes[1:5], draw.words(loaded).axes[1:5], strict=True):
+    for old, new in zip(draw_words(captioner()).axes[1:5], draw_words(loaded).axes[1:5], strict=True):
         assert new.get_title() == old.get_title()
         np.testing.assert_allclose(new.images[0].get_array(), old.images[0].get_array(), atol=5e-3)  # half precision
 
@@ -197,7 +216,7 @@ def test_a_method_has_its_own_unit():
 def test_rescaling_is_said_on_the_picture_and_shows():
     weak, strong = torch.full((2, 2), 0.01), torch.full((2, 2), 0.01)
     weak[0, 0], strong[1, 1] = 0.02, 0.9
-    panels = [Panel("weak", weak), Panel("strong", strong)]
+    panels = [MapPanel("weak", weak), MapPanel("strong", strong)]
     white = torch.full((3, 8, 8), 255, dtype=torch.uint8)
 
     def colours(rescale):
@@ -219,7 +238,7 @@ def test_rescaling_is_said_on_the_picture_and_shows():
 
 
 def test_a_weight_above_the_top_is_said_to_be():
-    panels = [Panel("one", torch.tensor([[0.9, 0.1]]))]
+    panels = [MapPanel("one", torch.tensor([[0.9, 0.1]]))]
     for top, extended in ((None, "neither"), (0.5, "max")):
         figure = maps_figure(picture(), panels, tokens=2, title="", top=top)
         bars = [ax._colorbar for ax in figure.axes if hasattr(ax, "_colorbar")]  # matplotlib keeps it there
@@ -231,14 +250,14 @@ def test_a_weight_above_the_top_is_said_to_be():
 
 def test_every_head_of_every_layer_of_the_class_token():
     seen = classifier()
-    figure = draw.heads(seen)
+    figure = draw_heads(seen)
     left, grid, *_ = figure.axes
     rows = torch.stack([weights_of(each)[:, 0, 1:].unflatten(-1, GRID) for each in seen.layers])  # layers heads y x
     (sheet,), shown = grid.images, pixels(seen.image)
     height, width = sheet.get_array().shape[0] // 3, sheet.get_array().shape[1] // 2  # of a cell and its gap
     for i, j in np.ndindex(3, 2):
         drawn = sheet.get_array()[i * height : i * height + 20, j * width : j * width + 30]
-        np.testing.assert_allclose(drawn, over(shown, rows[i, j].numpy() / rows.max().item()), atol=1e-6)
+        np.testing.assert_allclose(drawn, overlay(shown, rows[i, j].numpy() / rows.max().item()), atol=1e-6)
     assert [text.get_text() for text in grid.texts] == [f"{w.max().item():.2g}" for w in rows.flatten(0, 1)]
     assert [tick.get_text() for tick in grid.get_yticklabels()] == ["layer 0", "layer 1", "layer 2"]
     assert [tick.get_text() for tick in grid.get_xticklabels()] == ["head 0", "head 1"]
@@ -249,21 +268,21 @@ def test_every_head_of_every_layer_of_the_class_token():
 
 def test_the_heads_of_a_chosen_patch():
     seen = classifier()
-    by_label, by_number = draw.heads(seen, "patch 1,2"), draw.heads(seen, 6)
+    by_label, by_number = draw_heads(seen, "patch 1,2"), draw_heads(seen, 6)
     (frame,) = by_label.axes[0].patches
     assert (frame.get_x(), frame.get_y()) == (2 / 3, 1 / 2)
     largest = [f"{w.max().item():.2g}" for each in seen.layers for w in weights_of(each)[:, 6, 1:]]
     for figure in (by_label, by_number):
         assert [text.get_text() for text in figure.axes[1].texts] == largest
     with pytest.raises(ValueError, match=r"no token 'patch 9,9'; expected 0…6 or one of class, patch 0,0"):
-        draw.heads(seen, "patch 9,9")
+        draw_heads(seen, "patch 9,9")
     with pytest.raises(ValueError, match="no token 7"):
-        draw.heads(seen, 7)
+        draw_heads(seen, 7)
 
 
 def test_without_a_class_token_the_mean_of_all_is_shown():
     seen = classifier(extra=())
-    figure = draw.heads(seen)
+    figure = draw_heads(seen)
     largest = [f"{w.max().item():.2g}" for each in seen.layers for w in weights_of(each).mean(1)]
     assert [text.get_text() for text in figure.axes[1].texts] == largest
     assert "all 6 tokens look, on average" in figure.get_suptitle()
@@ -273,15 +292,15 @@ def test_a_row_of_a_long_image_needs_no_matrix():
     row = Tokens("image", ("class", *(f"patch {i},{j}" for i in range(64) for j in range(64))), (64, 64))
     long = layer("blocks.0.attention", "image", "image", 4097, 4097)
     seen = Trace("long", "classifier", picture(64, 64), (row,), (long,), (("cat", 1.0),), (), ())
-    assert len(draw.heads(seen).axes[1].texts) == 2
-    for shown in (draw.matrix, draw.mask, draw.graph):
-        with pytest.raises(ValueError, match=r"at most 512 tokens; blocks\.0\.attention has 4097; draw\.heads shows"):
+    assert len(draw_heads(seen).axes[1].texts) == 2
+    for shown in (draw_matrix, draw_mask, draw_graph):
+        with pytest.raises(ValueError, match=r"at most 512 tokens; blocks\.0\.attention has 4097; draw_heads shows"):
             shown(seen)
 
 
 def test_every_word_of_every_head():
     seen = captioner()
-    figure = draw.word_heads(seen)
+    figure = draw_word_heads(seen)
     cross = torch.cat(
         [weights_of(each)[:, :, 1:] for each in seen.layers if "cross" in each.name]
     )  # heads words patches
@@ -300,20 +319,20 @@ def test_the_words_of_one_head_or_their_mean():
     seen = captioner()
     last = weights_of(seen.layers[-1])[:, :, 1:]
     for head, weights, said in ((None, last.mean(0), "mean of 2 heads"), (1, last[1], "head 1")):
-        figure = draw.words(seen, head=head)
+        figure = draw_words(seen, head=head)
         assert [ax.texts[0].get_text() for ax in figure.axes[1:5]] == [f"largest {w.max().item():.2g}" for w in weights]
         assert f"cross-attention of decoder layer 1, {said}" in figure.get_suptitle()
-    assert "decoder layer 0" in draw.words(seen, layer=0).get_suptitle()
+    assert "decoder layer 0" in draw_words(seen, layer=0).get_suptitle()
     with pytest.raises(ValueError, match="layer is 2; expected 0…1"):
-        draw.words(seen, layer=2)
+        draw_words(seen, layer=2)
     with pytest.raises(ValueError, match="head is 2; expected 0…1"):
-        draw.words(seen, head=2)
+        draw_words(seen, head=2)
     with pytest.raises(ValueError, match="no words; words are drawn for captioners"):
-        draw.words(classifier())
+        draw_words(classifier())
 
 
 def test_the_words_by_a_method():
-    figure = draw.words(captioner(), method="gradient")
+    figure = draw_words(captioner(), method="gradient")
     assert [ax.texts[0].get_text() for ax in figure.axes[1:5]] == [
         "largest 6",
         "largest 12",
@@ -322,31 +341,31 @@ def test_the_words_by_a_method():
     ]
     assert {"mean", "how much a patch counts"} <= set(written(figure))
     with pytest.raises(ValueError, match="no map of the method 'flow'; it has: gradient"):
-        draw.words(captioner(), method="flow")
+        draw_words(captioner(), method="flow")
 
 
 def test_methods_side_by_side_each_on_its_scale():
     seen = classifier()
-    figure = draw.maps(seen)
+    figure = draw_maps(seen)
     panels = figure.axes[:3]
     unseen = f"{100 * seen.maps[0].values[0].item():.0f} % on other tokens"
     assert [ax.get_title() for ax in panels] == ["the picture", f"rollout\nfor cat\n{unseen}", "gradient\nfor cat"]
     for ax, found in zip(panels[1:], seen.maps, strict=True):
         values = found.values[1:].numpy()
         top = max(values.max(), 2 / 7 if found.method == "rollout" else 2 * values.mean())
-        wanted = over(pixels(seen.image), values.reshape(GRID) / top)
+        wanted = overlay(pixels(seen.image), values.reshape(GRID) / top)
         np.testing.assert_allclose(ax.images[0].get_array(), wanted, atol=1e-6)
     assert {"1/7", "mean"} <= set(written(figure))
-    assert RESCALED in draw.maps(seen, rescale=True).get_suptitle()
-    with pytest.raises(ValueError, match=r"none of the trace's 4 maps is of an answer; draw\.words"):
-        draw.maps(captioner())
+    assert RESCALED in draw_maps(seen, rescale=True).get_suptitle()
+    with pytest.raises(ValueError, match=r"none of the trace's 4 maps is of an answer; draw_words"):
+        draw_maps(captioner())
 
 
 def test_a_grey_picture_and_flat_maps():
     grey = torch.zeros(1, 4, 4, dtype=torch.uint8)
     flat = torch.zeros(2, 2)
     for figure in (
-        maps_figure(grey, [Panel("flat", flat)], tokens=4, title="", rescale=True),
+        maps_figure(grey, [MapPanel("flat", flat)], tokens=4, title="", rescale=True),
         methods_figure(grey, [("flat", flat, Scale.own(flat.flatten(), 4))], title=""),
     ):
         assert figure.axes[1].images[0].get_array().max() <= 1.0
@@ -368,18 +387,18 @@ def moments(method="gradient"):
 
 
 def test_a_training_in_steps():
-    figure = draw.lapse(picture(), moments(), GRID, name="tiny")
+    figure = draw_lapse(picture(), moments(), GRID, name="tiny")
     titles = ["step 0\ndog 40 %", "step 100\ncat 50 %", "step 2,000\ncat 90 %"]
     assert [ax.get_title() for ax in figure.axes[1:4]] == titles
     assert figure.get_suptitle() == "tiny while it learns: gradient"
     top = max(moment.map.values.max().item() for moment in moments())
     for ax, moment in zip(figure.axes[1:], moments(), strict=False):  # on one scale
         shares = moment.map.values[1:].unflatten(0, GRID).numpy() / top
-        np.testing.assert_allclose(ax.images[0].get_array(), over(pixels(picture()), shares), atol=1e-6)
+        np.testing.assert_allclose(ax.images[0].get_array(), overlay(pixels(picture()), shares), atol=1e-6)
     with pytest.raises(ValueError, match="one moment or more"):
-        draw.lapse(picture(), [], GRID)
+        draw_lapse(picture(), [], GRID)
     with pytest.raises(ValueError, match="by gradient, rollout, whose units differ"):
-        draw.lapse(picture(), [*moments(), *moments("rollout")], GRID)
+        draw_lapse(picture(), [*moments(), *moments("rollout")], GRID)
 
 
 # Matrices and masks
@@ -387,7 +406,7 @@ def test_a_training_in_steps():
 
 def test_the_numbers_in_a_matrix_are_the_weights():
     seen = captioner()
-    (ax, bar) = draw.matrix(seen, "decoder.blocks.1.attention", 1).axes
+    (ax, bar) = draw_matrix(seen, "decoder.blocks.1.attention", 1).axes
     weights = weights_of(seen.layers[4])[1]
     assert [text.get_text() for text in ax.texts] == [f"{w:.2f}" for w in weights.flatten().tolist()]
     np.testing.assert_allclose(ax.images[0].get_array(), weights, atol=1e-6)
@@ -402,15 +421,15 @@ def test_a_larger_matrix_goes_to_its_largest_weight_and_has_no_numbers():
     labels = tuple(f"t{i}" for i in range(40))
     flat = layer("flat", "tokens", "tokens", 40, 40)
     seen = Trace("", "classifier", picture(), (image_row(), Tokens("tokens", labels, None)), (flat,), (), (), ())
-    ax, bar = draw.matrix(seen, "flat", 0).axes
+    ax, bar = draw_matrix(seen, "flat", 0).axes
     assert not ax.texts
     assert bar.get_ylim()[1] == pytest.approx(weights_of(flat)[0].max().item(), rel=1e-5)
     with pytest.raises(ValueError, match="no layer 3; expected 0…0 or one of flat"):
-        draw.matrix(seen, 3)
+        draw_matrix(seen, 3)
 
 
 def test_who_may_see_whom():
-    ax = draw.mask(captioner(), "decoder.blocks.0.attention").axes[0]
+    ax = draw_mask(captioner(), "decoder.blocks.0.attention").axes[0]
     wanted = masks.causal(4).int().flatten().tolist()
     assert [int(text.get_text()) for text in ax.texts] == wanted
     assert 0 < sum(wanted) < 16
@@ -418,7 +437,7 @@ def test_who_may_see_whom():
     seen = captioner()
     seen = Trace("", "captioner", seen.image, seen.tokens, (padded,), (), seen.words, ())
     both = masks.causal(4) & torch.tensor([True, True, False, True])
-    assert [int(text.get_text()) for text in draw.mask(seen, 0).axes[0].texts] == both.int().flatten().tolist()
+    assert [int(text.get_text()) for text in draw_mask(seen, 0).axes[0].texts] == both.int().flatten().tolist()
     (large,) = mask_figure(masks.causal(40)).axes
     assert not large.texts
 
@@ -453,7 +472,7 @@ def test_edges_at_the_ends():
 
 def test_a_graph_draws_those_edges_and_says_how_much_they_carry():
     seen = classifier()
-    figure = draw.graph(seen, 0, 1)
+    figure = draw_graph(seen, 0, 1)
     weights = weights_of(seen.layers[0])[1]
     found = heaviest(weights)
     bodies = next(each for each in figure.axes[0].collections if isinstance(each, PolyCollection))
@@ -487,10 +506,10 @@ def test_where_the_tokens_of_a_graph_lie():
     assert nodes.at[-1].tolist() == pytest.approx([5 / 6, 3 / 4])
     circle = Nodes.circle("abcd")
     assert circle.at[1].tolist() == pytest.approx([1.0, 0.5])
-    names = written(draw.graph(captioner(), -1))
+    names = written(draw_graph(captioner(), -1))
     assert {*SAID, "register 1"} <= set(names)
     assert "<start>" not in names
-    assert {"<start>", *SAID[:-1]} <= set(written(draw.graph(captioner(), "decoder.blocks.0.attention")))
+    assert {"<start>", *SAID[:-1]} <= set(written(draw_graph(captioner(), "decoder.blocks.0.attention")))
     with pytest.raises(ValueError, match=r"shape \[3, 2\]; expected \[4, 4\]"):
         graph_figure(torch.rand(3, 2), circle, title="")
     with pytest.raises(ValueError, match="at most 512 tokens; got 513"):
@@ -537,7 +556,7 @@ def test_one_image_has_no_interval():
 
 def test_the_heads_of_a_trace_in_numbers():
     seen = classifier()
-    figure = draw.head_report(seen)
+    figure = draw_head_report(seen)
     maps = [weights_of(each) for each in seen.layers]  # h q k
     entropy = [torch.special.entr(p).sum(-1).mean(-1) for p in maps]
     at = torch.tensor([[0.0, 0.0], [0, 1], [0, 2], [1, 0], [1, 1], [1, 2]]).double()
@@ -549,9 +568,9 @@ def test_the_heads_of_a_trace_in_numbers():
     first = ["entropy", "mean distance", "on tokens of no patch", "like other heads"]
     assert [ax.get_title() for ax in figure.axes[:4]] == first
     assert figure.axes[4].get_xlim()[1] == pytest.approx(math.log(7))
-    without = draw.head_report(classifier(extra=()))
+    without = draw_head_report(classifier(extra=()))
     assert [ax.get_title() for ax in without.axes[:3]] == [first[0], first[1], first[3]]
-    assert [ax.get_title() for ax in draw.head_report(captioner()).axes[:3]] == [first[0], first[2], first[3]]
+    assert [ax.get_title() for ax in draw_head_report(captioner()).axes[:3]] == [first[0], first[2], first[3]]
 
 
 def measures():

@@ -24,7 +24,7 @@ from pellucid.ops.positions import offset_rotation, sinusoidal
 from pellucid.serve import experiments
 from pellucid.serve.app import create_app
 from pellucid.serve.limits import Limits
-from pellucid.views.page import VIEWER
+from pellucid.views.page import VIEWER_FOLDER
 
 QUICK = ("temperature", "perturbation", "masks", "sinusoids", "shapes", "multihead", "padding", "graph")
 UNLABELLED = """[...document.querySelectorAll("main :is(img, canvas, button, select, input)")].filter((e) =>
@@ -443,7 +443,7 @@ def test_who_asks_again_gets_what_took_too_long(monkeypatch):
 
 
 def test_the_modules_of_the_lab_are_served_and_nothing_beside_them(client):
-    for path in (VIEWER / "lab").iterdir():
+    for path in (VIEWER_FOLDER / "lab").iterdir():
         assert client.get(f"/viewer/lab/{path.name}").content == path.read_bytes()
     for wrong in ("lab", "lab/", "lab/nothing.js", "%2e%2e/page.py", "lab/%2e%2e/%2e%2e/page.py", "/etc/passwd"):
         assert client.get(f"/viewer/{wrong}").status_code == 404

@@ -8,8 +8,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pellucid.data import ImageSet
-from pellucid.data.loader import Loader, Order
+from pellucid.data import ImageSet, LazyImageSet
+from pellucid.data.lazy import ImageInMemory
+from pellucid.data.loader import Loader, ShuffledOrder
 
 CPU = torch.device("cpu")
 
@@ -20,16 +21,14 @@ def images(count: int) -> ImageSet:
     return ImageSet(pixels, torch.arange(count) % 3, ("a", "b", "c"))
 
 
-class Slow:
+class Slow(LazyImageSet):
     """The same images, but read when they are asked for."""
 
     def __init__(self, inner: ImageSet, delay: float = 0.0, fails_at: int | None = None):
-        self.inner, self.labels, self.classes = inner, inner.labels, inner.classes
-        self.delay, self.fails_at = delay, fails_at
+        items = [ImageInMemory(str(i), image) for i, image in enumerate(inner.images)]
+        super().__init__(items, inner.labels, inner.classes, (4, 4))
+        self.inner, self.delay, self.fails_at = inner, delay, fails_at
         self.read_by: list[str] = []
-
-    def __len__(self) -> int:
-        return len(self.inner)
 
     def read(self, indices):
         if len(self.read_by) == self.fails_at:
@@ -53,8 +52,8 @@ def test_each_epoch_sees_each_image_once(count, batch, seed):
 
 
 def test_epochs_and_seeds_are_shuffled_differently():
-    first, second = (Order(100, seed=0).take(100 * epoch, 100)[0].tolist() for epoch in (0, 1))
-    other = Order(100, seed=1).take(0, 100)[0].tolist()
+    first, second = (ShuffledOrder(100, seed=0).take(100 * epoch, 100)[0].tolist() for epoch in (0, 1))
+    other = ShuffledOrder(100, seed=1).take(0, 100)[0].tolist()
     assert len({tuple(row) for row in (first, second, other, sorted(first))}) == 4
 
 

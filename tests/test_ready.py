@@ -337,9 +337,7 @@ def test_a_captioner_takes_no_module_of_ones_own():
 def test_nothing_is_kept_without_a_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     result = pellucid.train(
-        ClassifierRun(
-            recipe="mine", duration="2 steps", model=ViTConfig(**{"patch": (2, 2), "width": 16, "depth": 1, "heads": 2})
-        ),
+        ClassifierRun(recipe="mine", duration="2 steps", model=ViTConfig(patch=(2, 2), width=16, depth=1, heads=2)),
         progress=False,
     )
     assert result.folder is None

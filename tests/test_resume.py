@@ -29,7 +29,7 @@ from trainings import (
 )
 
 from pellucid.cli import main
-from pellucid.data import DataConfig, load
+from pellucid.data import DataConfig, load_images
 from pellucid.runs.checkpoints import read_facts
 from pellucid.runs.config import Plan
 from pellucid.runs.folder import RunFolder
@@ -389,7 +389,7 @@ def test_durations(duration, steps, tmp_path):
     folder = tmp_path / "run"
     trained(folder, *TINY, "--duration", duration)
     assert len(losses(folder)) == steps
-    assert len(load(DataConfig("digits")).train) == 1437  # 0.1 epochs are 143.7 images, 8.98 batches
+    assert len(load_images(DataConfig("digits")).train) == 1437  # 0.1 epochs are 143.7 images, 8.98 batches
 
 
 def test_minutes_are_converted_once(tmp_path):

@@ -11,12 +11,12 @@ import torch
 
 from pellucid.data import scene_layout, scene_pixels, scenes
 from pellucid.data.scene_layout import HELD_OUT, lay_out
-from pellucid.data.scene_pixels import COLOURS, SHAPES, Objects, draw
+from pellucid.data.scene_pixels import SCENE_COLOURS, SHAPES, Objects, draw_scenes
 from pellucid.data.scenes import SceneConfig, SceneSet, make_scenes, scene_sentences
 
 SIZES = [(64, 64), (48, 48), (32, 32), (60, 41)]
 SHAPE_OF = {shape: shape for shape in SHAPES} | {f"{shape}s": shape for shape in SHAPES} | {"crosses": "cross"}
-PHRASE = rf"(?:(?:small|large) )?(?:{'|'.join(COLOURS)}) (?:{'|'.join(SHAPE_OF)})"
+PHRASE = rf"(?:(?:small|large) )?(?:{'|'.join(SCENE_COLOURS)}) (?:{'|'.join(SHAPE_OF)})"
 MIRROR = {"left": "right", "right": "left"}
 GRAMMAR = {
     "single": rf"a {PHRASE} (?:on the left|on the right|at the top|at the bottom|in the middle)",
@@ -43,7 +43,7 @@ def captions(objects, size=(64, 64)):
 def pairs(caption):
     """(colour, shape) of every phrase, from the words alone."""
     words = caption.split()
-    return {(w, SHAPE_OF[after]) for w, after in pairwise(words) if w in COLOURS}
+    return {(w, SHAPE_OF[after]) for w, after in pairwise(words) if w in SCENE_COLOURS}
 
 
 def same(a: SceneSet, b: SceneSet):
@@ -55,7 +55,7 @@ def test_a_scene_depends_on_seed_split_and_index_alone(monkeypatch):
     config = SceneConfig(train=70, validation=30, test=40, seed=3)
     whole = make_scenes(config)
     assert same(whole.train, make_scenes(config).train)
-    monkeypatch.setattr(scenes, "AT_ONCE", 13)
+    monkeypatch.setattr(scenes, "SCENES_AT_ONCE", 13)
     monkeypatch.setattr(scene_pixels, "CHUNK", 7)
     small = make_scenes(replace(config, train=33))
     assert same(whole.train.subset(torch.arange(33)), small.train)
@@ -95,7 +95,7 @@ def test_every_caption_is_of_the_grammar_and_words_that_name_have_boxes(splits):
         words = caption[0].split()
         assert len(boxes) == len(words)
         for word, lying in zip(words, boxes, strict=True):
-            names = word in COLOURS or word in SHAPE_OF or word in ("small", "large")
+            names = word in SCENE_COLOURS or word in SHAPE_OF or word in ("small", "large")
             assert bool(lying) == names
 
 
@@ -127,7 +127,7 @@ def test_there_is_variety(splits):
 
 def test_held_out_pairs_are_in_the_unseen_half_of_test_and_nowhere_else(splits):
     held = set(HELD_OUT.items())
-    assert {colour for colour, _ in held} == set(COLOURS)
+    assert {colour for colour, _ in held} == set(SCENE_COLOURS)
     assert {shape for _, shape in held} == set(SHAPES)
     for part in (splits.train, splits.validation):
         assert not part.unseen.any()
@@ -145,7 +145,7 @@ def read_off(image):
     Knows nothing of how scenes are laid out. A patch within another one of its colour is seen through a ring's hole.
     """
     found = []
-    for name, paint in COLOURS.items():
+    for name, paint in SCENE_COLOURS.items():
         left = {tuple(p) for p in np.argwhere((image == np.array(paint)[:, None, None]).all(0)).tolist()}
         while left:
             patch, edge = set(), [left.pop()]
@@ -229,9 +229,9 @@ def without(objects, slot):
 @pytest.mark.parametrize("size", SIZES)
 def test_boxes_hold_every_pixel_of_their_object_and_none_to_spare(size):
     objects = layout(200, size)
-    images, boxes = draw(objects, size)
+    images, boxes = draw_scenes(objects, size)
     for slot in range(4):
-        changed = (draw(without(objects, slot), size)[0] != images).any(1)
+        changed = (draw_scenes(without(objects, slot), size)[0] != images).any(1)
         # Of what holds another thing, the part beneath it is not seen to change; its edge is.
         for i, mask in enumerate(changed):
             ys, xs = np.nonzero(mask)
@@ -243,7 +243,7 @@ def test_boxes_hold_every_pixel_of_their_object_and_none_to_spare(size):
 @pytest.mark.parametrize("size", SIZES)
 def test_objects_keep_apart_unless_one_is_inside(size):
     objects = layout(500, size)
-    _, boxes = draw(objects, size)
+    _, boxes = draw_scenes(objects, size)
     for sentence, lying, colours in zip(scene_sentences(objects, size), boxes, objects.colour, strict=True):
         lying = lying[colours >= 0]
         for i, a in enumerate(lying):
@@ -256,8 +256,8 @@ def test_objects_keep_apart_unless_one_is_inside(size):
 def test_the_mirrored_picture_is_that_of_mirrored_objects_and_its_caption_exchanges_left_and_right(size):
     objects = layout(400, size)
     mirrored = objects.mirrored(size[1])
-    images, boxes = draw(objects, size)
-    turned, moved = draw(mirrored, size)
+    images, boxes = draw_scenes(objects, size)
+    turned, moved = draw_scenes(mirrored, size)
     assert np.array_equal(turned, images[..., ::-1])
     there = objects.colour >= 0
     assert np.array_equal(moved[there], (boxes[..., [0, 3, 2, 1]] * (1, -1, 1, -1) + (0, size[1], 0, size[1]))[there])
@@ -283,9 +283,9 @@ def test_the_order_in_which_objects_are_listed_does_not_matter():
 @pytest.mark.parametrize("size", SIZES)
 def test_patches_hold_all_of_their_object(size, monkeypatch):
     objects = layout(200, size)
-    patched = draw(objects, size)
+    patched = draw_scenes(objects, size)
     monkeypatch.setattr(scene_pixels, "STEP", 1000)  # the whole picture
-    for a, b in zip(patched, draw(objects, size), strict=True):
+    for a, b in zip(patched, draw_scenes(objects, size), strict=True):
         assert np.array_equal(a, b)
 
 
@@ -316,7 +316,7 @@ def test_shapes_differ_at_every_size(radius):
         table.astype(np.int64), np.arange(n)[:, None], table + 16.25, table + 15.5, table + radius,
         np.zeros((n, 3)), np.zeros((n, 2)),
     )  # fmt: skip
-    covered = draw(objects, (32, 32))[0][:, 0] / COLOURS["white"][0]
+    covered = draw_scenes(objects, (32, 32))[0][:, 0] / SCENE_COLOURS["white"][0]
     for i in range(n):
         for j in range(i):
             shared = np.minimum(covered[i], covered[j]).sum() / np.maximum(covered[i], covered[j]).sum()
@@ -324,7 +324,7 @@ def test_shapes_differ_at_every_size(radius):
 
 
 def test_colours_are_told_apart_by_lightness():
-    value = np.array(list(COLOURS.values())) / 255
+    value = np.array(list(SCENE_COLOURS.values())) / 255
     linear = np.where(value <= 0.04045, value / 12.92, ((value + 0.055) / 1.055) ** 2.4)
     lightness = 116 * np.cbrt(linear @ [0.2126, 0.7152, 0.0722]) - 16
     assert (np.diff(lightness) < -7).all()

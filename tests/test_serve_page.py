@@ -13,7 +13,7 @@ from serving import Serving, serving
 
 from pellucid.models import ViT, ViTConfig
 from pellucid.runs import ClassifierRun, RunFolder
-from pellucid.serve.samples import DRAWINGS
+from pellucid.serve.samples import PICTURES
 from pellucid.training.checkpoint import save_checkpoint
 
 DIGITS = tuple(map(str, range(10)))
@@ -93,7 +93,7 @@ def upload(page, path: Path) -> None:
 def test_upload_hover_explain_and_reload(server: Serving, visit, tmp_path):
     page = visit(f"{server.address}/")
     assert classes(page)[0][0] == "ship"  # the first of the samples
-    upload(page, DRAWINGS / "truck.png")
+    upload(page, PICTURES / "truck.png")
     page.wait_for_function("() => document.querySelector('#answer .label')?.textContent === 'truck'")
     found = classes(page)
     assert len(found) == 5
@@ -172,7 +172,7 @@ def test_what_is_wrong_is_one_sentence_on_the_page(server: Serving, visit, tmp_p
     )
     page.goto(f"{server.address}/?picture=sample:nothing&model=nothing")
     page.wait_for_function("() => document.getElementById('trouble').textContent.includes('No sample is called')")
-    upload(page, DRAWINGS / "ship.png")
+    upload(page, PICTURES / "ship.png")
     assert classes(page)[0][0] == "ship"
     assert page.locator("#trouble").is_hidden()
 

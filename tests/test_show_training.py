@@ -10,16 +10,16 @@ from matplotlib.collections import QuadMesh
 from matplotlib.colors import to_hex
 from PIL import Image
 
-from pellucid.views.figures import save
+from pellucid.views.figures import save_figure
 from pellucid.views.training import (
     LINES,
     History,
     Point,
-    Row,
+    SampleRow,
     confusion_figure,
     curves_figure,
     samples_figure,
-    shortened,
+    shorten_name,
 )
 
 
@@ -114,7 +114,7 @@ def test_accuracy_from_zero_to_a_hundred_and_panels_on_one_scale():
 
 def test_curves_without_an_evaluation(tmp_path):
     bare = History("mine", (Point(0.5, 2.0, math.nan), Point(1.0, 1.0, math.nan)), (), 1.0, 0.5)
-    save(curves_figure([("", [bare])]), tmp_path / "curves.png")
+    save_figure(curves_figure([("", [bare])]), tmp_path / "curves.png")
     assert (tmp_path / "curves.png").stat().st_size > 1000
 
 
@@ -141,7 +141,7 @@ def test_confusion_of_many_classes_has_no_numbers():
 
 
 def pixels_of(figure, path: Path):
-    save(figure, path)
+    save_figure(figure, path)
     with Image.open(path) as picture:
         return np.array(picture.convert("RGB"))
 
@@ -149,7 +149,7 @@ def pixels_of(figure, path: Path):
 @pytest.mark.parametrize(("height", "width", "scale"), [(8, 8, 14), (32, 32, 4), (28, 20, 4), (150, 130, 1)])
 def test_samples_are_exact_to_the_pixel(tmp_path, height, width, scale):
     images = torch.randint(256, (2, 3, height, width), dtype=torch.uint8)
-    rows = [Row("original", images[:1], ["ant"]), Row("draw 1", images[1:], [""])]
+    rows = [SampleRow("original", images[:1], ["ant"]), SampleRow("draw 1", images[1:], [""])]
     picture = pixels_of(samples_figure(rows), tmp_path / "grid.png")
     for image in images:
         big = image.permute(1, 2, 0).numpy().repeat(scale, 0).repeat(scale, 1)
@@ -168,7 +168,7 @@ def found(picture, block):
 
 def test_grey_samples_and_long_names(tmp_path):
     grey = torch.full((1, 1, 8, 8), 77, dtype=torch.uint8)
-    picture = pixels_of(samples_figure([Row("original", grey, ["x"])]), tmp_path / "grid.png")
+    picture = pixels_of(samples_figure([SampleRow("original", grey, ["x"])]), tmp_path / "grid.png")
     assert (picture == 77).all(-1).sum() >= (8 * 14) ** 2
-    assert shortened("a" * 40) == "a" * 14 + "…"
-    assert shortened("a" * 15) == "a" * 15
+    assert shorten_name("a" * 40) == "a" * 14 + "…"
+    assert shorten_name("a" * 15) == "a" * 15

@@ -13,7 +13,7 @@ from PIL import Image
 
 from pellucid.cli import main
 from pellucid.config import to_json
-from pellucid.data import DataConfig, ImageSet, decode, load
+from pellucid.data import DataConfig, ImageSet, decode, load_images
 from pellucid.data.augment import normalised
 from pellucid.data.reader import PictureReader
 from pellucid.evaluation.accuracy import ClassificationReport
@@ -183,7 +183,7 @@ def test_a_runs_validation_images_are_those_it_held_out(tmp_path, capsys):
         split: json.loads(run(capsys, "evaluate", folder, "--data", "digits", "--split", split, "--json").out)["images"]
         for split in ("train", "validation", "test")
     }
-    splits = load(data)
+    splits = load_images(data)
     assert splits.validation is not None
     assert counts == {"train": 1337, "validation": 100, "test": 360}
 
@@ -376,7 +376,7 @@ def test_data_says_what_is_wrong(tmp_path, capsys):
 
 def test_data_fetch_tells_where_and_how_many(capsys):
     said = run(capsys, "data", "fetch", "digits").out
-    assert "comes with scikit-learn" in said
+    assert "comes with pellucid" in said
     assert "train: 1,437 images of 1×8×8, SHA-256 " in said
     assert "test: 360 images" in said
 

@@ -22,7 +22,7 @@ from pellucid.explain.trace import Layer, Map, Tokens, Trace
 from pellucid.ops.exact import weight_rows
 from pellucid.ready import load_captioner, load_classifier
 from pellucid.views.bundle import from_bytes, save_trace, to_bytes
-from pellucid.views.page import VIEWER, Section, page, to_html, viewer_code
+from pellucid.views.page import VIEWER_FOLDER, Section, render_page, to_html, viewer_code
 
 SAMPLES = Path(pellucid.__file__).parent / "cli" / "samples"
 INDEX = """<!doctype html><html lang="en"><head><meta charset="utf-8"><title>a trace</title>
@@ -59,7 +59,7 @@ def caption() -> Trace:
 @pytest.fixture(scope="module")
 def site(ship: Trace, caption: Trace, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     folder = tmp_path_factory.mktemp("site")
-    shutil.copytree(VIEWER, folder / "viewer")
+    shutil.copytree(VIEWER_FOLDER, folder / "viewer")
     (folder / "index.html").write_text(INDEX)
     (folder / "index.js").write_text(SERVED)
     (folder / "page.css").write_text("body { margin: 0; }")
@@ -256,22 +256,22 @@ def test_a_page_tells_before_it_shows(ship, visit, tmp_path):
     to_html(ship, tmp_path / "told.html", title="All & sundry", sections=sections)
     opened = visit((tmp_path / "told.html").as_uri())
     assert opened.locator("h1").inner_text() == "All & sundry"
-    assert opened.locator(".told h2").all_inner_texts() == ["First <i>", "Second"]
-    assert opened.locator(".told p").all_inner_texts() == ["It is 3 < 4.", "And so on."]
-    assert opened.locator(".told img").evaluate("image => image.naturalWidth") == 30
+    assert opened.locator(".introduction h2").all_inner_texts() == ["First <i>", "Second"]
+    assert opened.locator(".introduction p").all_inner_texts() == ["It is 3 < 4.", "And so on."]
+    assert opened.locator(".introduction img").evaluate("image => image.naturalWidth") == 30
     assert opened.locator("main .pl-stage canvas").first.is_visible()
-    assert "told" not in page(ship).partition("<main>")[0].partition("</style>")[2]
+    assert "told" not in render_page(ship).partition("<main>")[0].partition("</style>")[2]
 
 
 def test_page_is_the_same_each_time_and_says_its_title(ship):
-    made = page(ship, title="<b>mine</b>")
-    assert made == page(ship, title="<b>mine</b>")
+    made = render_page(ship, title="<b>mine</b>")
+    assert made == render_page(ship, title="<b>mine</b>")
     assert "<title>&lt;b&gt;mine&lt;/b&gt;</title>" in made
     assert not re.search(r"https?://", made)
     with pytest.raises(ValueError, match=r"a page is \.html"):
         to_html(ship, Path("report.txt"))
     with pytest.raises(ValueError, match="one trace or more"):
-        page([])
+        render_page([])
 
 
 def test_notebook_exported_with_no_network(visit, ship, tmp_path):

@@ -24,7 +24,6 @@ SERVER = multiprocessing.get_context("forkserver")
 SERVER.set_forkserver_preload(
     [
         "pellucid.cli.train",
-        "sklearn.datasets",
         "torch._dynamo",
         "torch.distributed.checkpoint",
         "torch.distributed.fsdp",

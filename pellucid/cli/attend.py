@@ -22,9 +22,9 @@ from pellucid.explain.trace import Trace
 from pellucid.models import ViT
 from pellucid.ready import ReadyCaptioner, ReadyClassifier, load, load_checkpoint
 from pellucid.runs import RunFolder
-from pellucid.views import draw
 from pellucid.views.bundle import SUFFIX, save_trace
-from pellucid.views.figures import check_path, save
+from pellucid.views.draw import draw_head_report, draw_heads, draw_lapse, draw_word_heads
+from pellucid.views.figures import check_path, save_figure
 from pellucid.views.page import to_html
 from pellucid.views.reports import BASELINE, faithfulness_figure
 
@@ -154,14 +154,14 @@ def _class_number(target: str | None, names: Sequence[str]) -> int | None:
 
 def write_files(options: Attend, traces: list[Trace], measured: Faithfulness | None) -> dict[str, list[Path]]:
     """Write the page, then the figures and the traces that were asked for; where they are."""
-    figures = [draw_heads(options, trace) for trace in traces] if options.figure is not None else []
+    figures = [draw_query(options, trace) for trace in traces] if options.figure is not None else []
     to_html(traces, options.out)
     files: dict[str, list[Path]] = {"report": [options.out]}
     each: dict[str, Callable[[int, Path], None]] = {
-        "figure": lambda i, path: save(figures[i], path),
-        "heads": lambda i, path: save(draw.head_report(traces[i]), path),
+        "figure": lambda i, path: save_figure(figures[i], path),
+        "heads": lambda i, path: save_figure(draw_head_report(traces[i]), path),
         "trace": lambda i, path: save_trace(traces[i], path),
-        "lapse": lambda i, path: save(draw_lapse(options, traces[i]), path),
+        "lapse": lambda i, path: save_figure(draw_checkpoints(options, traces[i]), path),
     }
     for name, write in each.items():
         path, count = getattr(options, name), len(traces)
@@ -171,18 +171,18 @@ def write_files(options: Attend, traces: list[Trace], measured: Faithfulness | N
     files["faithfulness"] = []
     if measured is not None:
         files["faithfulness"].append(options.out.with_name(f"{options.out.stem}-faithfulness.png"))
-        save(faithfulness_figure(measured, title=traces[0].model), files["faithfulness"][0])
+        save_figure(faithfulness_figure(measured, title=traces[0].model), files["faithfulness"][0])
     return files
 
 
-def draw_heads(options: Attend, trace: Trace) -> Figure:
+def draw_query(options: Attend, trace: Trace) -> Figure:
     if trace.kind == "captioner" and options.query is None:
-        return draw.word_heads(trace, rescale=options.rescale)
+        return draw_word_heads(trace, rescale=options.rescale)
     query = int(options.query) if options.query is not None and options.query.isdecimal() else options.query
-    return draw.heads(trace, query, rescale=options.rescale)
+    return draw_heads(trace, query, rescale=options.rescale)
 
 
-def draw_lapse(options: Attend, trace: Trace) -> Figure:
+def draw_checkpoints(options: Attend, trace: Trace) -> Figure:
     """What counted for the class that the page explains, after each checkpoint."""
     run = Path(options.model).expanduser()
     steps = {checkpoint.step: checkpoint.path for checkpoint in RunFolder(run).checkpoints.listing()}
@@ -190,7 +190,7 @@ def draw_lapse(options: Attend, trace: Trace) -> Figure:
     moments = timelapse(models, trace.image, cast(Method, trace.maps[0].method), target=trace.maps[0].target)
     grid = trace.tokens[0].grid
     assert grid is not None
-    return draw.lapse(trace.image, moments, grid, name=trace.model, rescale=options.rescale)
+    return draw_lapse(trace.image, moments, grid, name=trace.model, rescale=options.rescale)
 
 
 # What is said

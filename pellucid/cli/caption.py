@@ -15,7 +15,7 @@ from pellucid.devices import pick_device
 from pellucid.models.captioner import Captioner
 from pellucid.ready import ReadyCaptioner, load_captioner
 from pellucid.views.captions import caption_figure
-from pellucid.views.figures import check_path, save
+from pellucid.views.figures import check_path, save_figure
 
 AT_ONCE = 16  # pictures that are captioned together
 LONGER_SIDE = 480  # pixels of a picture in a figure
@@ -44,7 +44,7 @@ def caption(options: CaptionOptions) -> None:
                 print(describe_captions(path, best), flush=True)
             if options.figure is not None:
                 place = number_file(options.figure, number, len(paths))
-                save(draw_words(model, path, best[0], options.layer, options.head), place)
+                save_figure(draw_words(model, path, best[0], options.layer, options.head), place)
                 if not options.json:
                     print(f"figure: {place}")
     if options.json:

@@ -17,32 +17,32 @@ from torch import Tensor
 from pellucid.cli.verbs import Fetch, Inspect, Look
 from pellucid.data import named
 from pellucid.data.augment import Augment, Augmented, Normalise, augment
-from pellucid.data.caption_formats import recognised
-from pellucid.data.caption_inspection import CaptionReport, inspect_captions
+from pellucid.data.caption_formats import holds_captions
+from pellucid.data.caption_inspection import CaptionInspection, inspect_captions
 from pellucid.data.caption_sources import SCENES, CaptionData, load_captions
-from pellucid.data.inspection import Report, inspect
-from pellucid.data.sources import NAMES, PREFIXES, DataConfig, load, statistics
+from pellucid.data.inspection import Inspection, inspect
+from pellucid.data.sources import PREFIXES, SET_NAMES, DataConfig, load_images, statistics
 from pellucid.recipes import recipe
-from pellucid.views.figures import check_path, save
-from pellucid.views.training import Row, samples_figure, shortened
+from pellucid.views.figures import check_path, save_figure
+from pellucid.views.training import SampleRow, samples_figure, shorten_name
 
 DRAWS = 3  # of the augmentation, for each image
-COLUMNS = 8
-MOST = 64
-SEEN = (168, 168)  # height and width of a captioned photograph in the picture
-LETTER = 8  # pixels, about
+SAMPLE_COLUMNS = 8
+MOST_SAMPLES = 64
+PHOTO_SIZE = (168, 168)  # height and width of a captioned photograph in the picture
+LETTER_PIXELS = 8  # pixels, about
 MOST_LINES = 6
 
 
-def data_fetch(asked: Fetch) -> None:
+def data_fetch(options: Fetch) -> None:
     """Get the set, if it isn't there, and tell where it lies, how much it is and whether it is the official one."""
-    if asked.name not in NAMES:
-        raise ValueError(f"{asked.name!r} can't be fetched; expected one of {', '.join(NAMES)}")
-    with telling():
-        splits = load(DataConfig(asked.name, path=asked.path))
-    cached = named.cache_folder() / f"{asked.name}.safetensors"
-    print(f"{asked.name}: {'comes with scikit-learn' if asked.name == 'digits' else asked.path or cached}")
-    recorded = named.KNOWN[asked.name].sha256 if asked.name in named.KNOWN else None
+    if options.name not in SET_NAMES:
+        raise ValueError(f"{options.name!r} can't be fetched; expected one of {', '.join(SET_NAMES)}")
+    with log_to_terminal():
+        splits = load_images(DataConfig(options.name, path=options.path))
+    cached = named.cache_folder() / f"{options.name}.safetensors"
+    print(f"{options.name}: {'comes with pellucid' if options.name == 'digits' else options.path or cached}")
+    recorded = named.KNOWN[options.name].sha256 if options.name in named.KNOWN else None
     for split in ("train", "test"):
         images = getattr(splits, split)
         if images is None:
@@ -57,7 +57,7 @@ def data_fetch(asked: Fetch) -> None:
 
 
 @contextmanager
-def telling() -> Iterator[None]:
+def log_to_terminal() -> Iterator[None]:
     """Say on the terminal what the log says meanwhile: where a set is looked for, and why it isn't there."""
     log, handler = logging.getLogger("pellucid"), logging.StreamHandler()
     if not sys.stderr.isatty():
@@ -74,60 +74,62 @@ def telling() -> Iterator[None]:
         log.setLevel(level)
 
 
-def data_look(asked: Look) -> None:
+def data_look(options: Look) -> None:
     """Draw images as they are and, below them, as training sees them."""
-    check_path(asked.out)
-    if not 1 <= asked.count <= MOST:
-        raise ValueError(f"--count is {asked.count}; expected 1…{MOST}")
-    if of_captions(asked.name, asked.images):
-        look_at_captions(asked)
+    check_path(options.out)
+    if not 1 <= options.count <= MOST_SAMPLES:
+        raise ValueError(f"--count is {options.count}; expected 1…{MOST_SAMPLES}")
+    if means_captions(options.name, options.images):
+        look_at_captions(options)
         return
-    config = recipe(asked.recipe).augment if asked.recipe else None
-    train = load(DataConfig(asked.name, path=asked.path)).train
+    config = recipe(options.recipe).augment if options.recipe else None
+    train = load_images(DataConfig(options.name, path=options.path)).train
     config = config or Augment(flip="random", crop=max(1, train.shape[1] // 8))
     normalise = Normalise(*statistics(train))
-    index = torch.randperm(len(train), generator=torch.Generator().manual_seed(asked.seed))[: asked.count]
+    index = torch.randperm(len(train), generator=torch.Generator().manual_seed(options.seed))[: options.count]
     pixels, labels, places = train.read(index), train.labels[index], torch.arange(len(index))
     draws = [
-        augment(pixels, labels, config, normalise, seed=asked.seed, step=i, epoch=i, index=index, positions=places)
+        augment(pixels, labels, config, normalise, seed=options.seed, step=i, epoch=i, index=index, positions=places)
         for i in range(DRAWS)
     ]
     rows = []
-    for part in places.split(COLUMNS):
-        rows.append(Row("original", pixels[part], [shortened(train.classes[i]) for i in labels[part].tolist()]))
+    for part in places.split(SAMPLE_COLUMNS):
+        names = [shorten_name(train.classes[i]) for i in labels[part].tolist()]
+        rows.append(SampleRow("original", pixels[part], names))
         for i, batch in enumerate(draws, 1):
-            seen = displayed(batch.images[part], normalise)
-            rows.append(Row(f"draw {i}", seen, captions(batch, part, train.classes)))
-    save(samples_figure(rows), asked.out)
-    whose = f"as {asked.recipe} does" if asked.recipe else f"by random flips and crops (±{config.crop})"
-    print(f"{len(index)} of {len(train):,} training images of {asked.name}, each augmented {DRAWS} times {whose}")
-    print(f"samples: {asked.out}")
+            images = denormalise(batch.images[part], normalise)
+            rows.append(SampleRow(f"draw {i}", images, mixed_labels(batch, part, train.classes)))
+    save_figure(samples_figure(rows), options.out)
+    whose = f"as {options.recipe} does" if options.recipe else f"by random flips and crops (±{config.crop})"
+    print(f"{len(index)} of {len(train):,} training images of {options.name}, each augmented {DRAWS} times {whose}")
+    print(f"samples: {options.out}")
 
 
-def look_at_captions(asked: Look) -> None:
+def look_at_captions(options: Look) -> None:
     """Draw captioned images, each with the first sentence that is said of it."""
-    if asked.recipe or asked.path:
-        wrong = "recipe" if asked.recipe else "path"
-        raise ValueError(f"--{wrong} is for labelled images; leave it out to look at the captions of {asked.name}")
-    size = CaptionData().size if asked.name == SCENES else SEEN
-    train = load_captions(CaptionData(asked.name, images=asked.images, size=size)).train
-    index = torch.randperm(len(train), generator=torch.Generator().manual_seed(asked.seed))[: asked.count]
-    chosen = train.subset(index)
-    pixels = chosen.images.read(torch.arange(len(chosen)))
-    letters = max(size[1], SEEN[1] * 3 // 4) // LETTER
-    said = [wrapped(each[0], letters) for each in chosen.captions]
-    places = torch.arange(len(chosen)).split(COLUMNS)
+    if options.recipe or options.path:
+        wrong = "recipe" if options.recipe else "path"
+        raise ValueError(f"--{wrong} is for labelled images; leave it out to look at the captions of {options.name}")
+    size = CaptionData().size if options.name == SCENES else PHOTO_SIZE
+    train = load_captions(CaptionData(options.name, images=options.images, size=size)).train
+    index = torch.randperm(len(train), generator=torch.Generator().manual_seed(options.seed))[: options.count]
+    samples = train.subset(index)
+    pixels = samples.images.read(torch.arange(len(samples)))
+    letters = max(size[1], PHOTO_SIZE[1] * 3 // 4) // LETTER_PIXELS
+    lines = [wrap_caption(each[0], letters) for each in samples.captions]
+    places = torch.arange(len(samples)).split(SAMPLE_COLUMNS)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Glyph .* missing")  # the font draws a box for scripts that it lacks
-        save(samples_figure([Row("", pixels[part], [said[i] for i in part]) for part in places]), asked.out)
-    print(f"{len(chosen)} of {len(train):,} training images of {asked.name}, each with a caption")
-    print(f"samples: {asked.out}")
+        rows = [SampleRow("", pixels[part], [lines[i] for i in part]) for part in places]
+        save_figure(samples_figure(rows), options.out)
+    print(f"{len(samples)} of {len(train):,} training images of {options.name}, each with a caption")
+    print(f"samples: {options.out}")
 
 
-def wrapped(caption: str, letters: int) -> str:
+def wrap_caption(caption: str, letters: int) -> str:
     """A sentence in as many lines as fit above an image. Dollars would begin a formula in a figure.
 
-    >>> print(wrapped("a very small red circle on the left of the picture", 16))
+    >>> print(wrap_caption("a very small red circle on the left of the picture", 16))
     a very small red
     circle on the
     left of the
@@ -136,47 +138,46 @@ def wrapped(caption: str, letters: int) -> str:
     return "\n".join(textwrap.wrap(caption, letters, max_lines=MOST_LINES, placeholder=" …")).replace("$", r"\$")
 
 
-def of_captions(name: str, images: str | None) -> bool:
+def means_captions(name: str, images: str | None) -> bool:
     """Whether a name means captioned images: scenes, or a path at which there are captions."""
-    is_name = name in NAMES or name.partition(":")[0] in PREFIXES
-    return name == SCENES or images is not None or (not is_name and recognised(Path(name).expanduser()))
+    is_name = name in SET_NAMES or name.partition(":")[0] in PREFIXES
+    return name == SCENES or images is not None or (not is_name and holds_captions(Path(name).expanduser()))
 
 
-def data_inspect(asked: Inspect) -> None:
+def data_inspect(options: Inspect) -> None:
     """Print what a set holds and what is wrong with it."""
-    if of_captions(asked.name, asked.images):
-        found = inspect_captions(CaptionData(asked.name, images=asked.images))
-        print(json.dumps(_plain(found)) if asked.json else found)
-        return
-    is_name = asked.name in NAMES or asked.name.partition(":")[0] in PREFIXES
-    report = inspect(DataConfig(asked.name) if is_name else Path(asked.name))
-    print(json.dumps(_plain(report)) if asked.json else report)
+    if means_captions(options.name, options.images):
+        inspection = inspect_captions(CaptionData(options.name, images=options.images))
+    else:
+        is_name = options.name in SET_NAMES or options.name.partition(":")[0] in PREFIXES
+        inspection = inspect(DataConfig(options.name) if is_name else Path(options.name))
+    print(json.dumps(_plain(inspection)) if options.json else inspection)
 
 
-def displayed(images: Tensor, normalise: Normalise) -> Tensor:
+def denormalise(images: Tensor, normalise: Normalise) -> Tensor:
     """Normalised pixels as bytes again.
 
     >>> half = Normalise((0.5,), (0.25,))
-    >>> displayed(torch.tensor([[[[-2.0, 0.0, 2.0]]]]), half)
+    >>> denormalise(torch.tensor([[[[-2.0, 0.0, 2.0]]]]), half)
     tensor([[[[  0, 128, 255]]]], dtype=torch.uint8)
     """
     mean, std = (torch.tensor(values)[:, None, None] for values in (normalise.mean, normalise.std))
     return ((images * std + mean) * 255).round().clamp(0, 255).byte()
 
 
-def captions(batch: Augmented, part: Tensor, classes: tuple[str, ...]) -> list[str]:
+def mixed_labels(batch: Augmented, part: Tensor, classes: tuple[str, ...]) -> list[str]:
     """The label where it has changed: both classes of a mixed image, with their shares."""
-    said = []
+    labels = []
     for label, other, weight in zip(batch.labels[part], batch.others[part], batch.weight[part].tolist(), strict=True):
         shares = ((weight, classes[label]), (1 - weight, classes[other]))
         mixed = weight < 1 and label != other
-        said.append("\n".join(f"{share:.0%} {shortened(name, 11)}" for share, name in shares) if mixed else "")
-    return said
+        labels.append("\n".join(f"{share:.0%} {shorten_name(name, 11)}" for share, name in shares) if mixed else "")
+    return labels
 
 
-def _plain(report: Report | CaptionReport) -> dict[str, Any]:
-    sizes = [{"height": y, "width": x, "images": count} for (y, x), count in report.sizes.items()]
-    if isinstance(report, CaptionReport):
-        return asdict(report) | {"sizes": sizes}
-    counts = {split: dict(zip(report.classes, counts, strict=True)) for split, counts in report.counts.items()}
-    return asdict(report) | {"sizes": sizes, "counts": counts}
+def _plain(inspection: Inspection | CaptionInspection) -> dict[str, Any]:
+    sizes = [{"height": y, "width": x, "images": count} for (y, x), count in inspection.sizes.items()]
+    if isinstance(inspection, CaptionInspection):
+        return asdict(inspection) | {"sizes": sizes}
+    counts = {split: dict(zip(inspection.classes, counts, strict=True)) for split, counts in inspection.counts.items()}
+    return asdict(inspection) | {"sizes": sizes, "counts": counts}

@@ -25,7 +25,7 @@ from pellucid.training import Result, Stopped, train
 from pellucid.training.progress import show_progress
 from pellucid.training.reverse import looking_back, reverse, reversed_by, sequences
 from pellucid.training.train import free_path
-from pellucid.views.figures import matrices_figure, save
+from pellucid.views.figures import matrices_figure, save_figure
 from pellucid.views.page import Section, to_html
 
 SHIPPED, SPEAKS = "vit-cifar10", "captioner-flickr8k"
@@ -102,7 +102,7 @@ def reverses(options: Demo, story: Story) -> None:
         key_label="digit it reads, from the left",
     )
     path = options.out / "reverse.png"
-    save(figure, path)
+    save_figure(figure, path)
     story.say(f"where it looked for each digit: {path}", path)
 
 

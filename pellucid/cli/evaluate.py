@@ -16,7 +16,7 @@ from pellucid.evaluation import CaptioningReport, ClassificationReport, jars
 from pellucid.evaluation.captions import METRICS
 from pellucid.ready import ReadyCaptioner, ReadyClassifier, load
 from pellucid.views.captions import Example, examples_figure
-from pellucid.views.figures import check_path, save
+from pellucid.views.figures import check_path, save_figure
 from pellucid.views.training import confusion_figure
 
 FOR_CAPTIONERS = ("beam", "captions", "examples", "meteor", "spice")
@@ -51,7 +51,7 @@ def evaluate_classes(options: Evaluate, model: ReadyClassifier) -> None:
     else:
         print(tabulate_classes(report, name_task(options, len(report.labels))))
     if options.confusion is not None:
-        save(confusion_figure(report.confusion, report.classes), options.confusion)
+        save_figure(confusion_figure(report.confusion, report.classes), options.confusion)
         if not options.json:
             print(f"\nconfusion matrix: {options.confusion}")
 
@@ -71,7 +71,7 @@ def evaluate_captions(options: Evaluate, model: ReadyCaptioner) -> None:
     if options.captions is not None:
         report.save_captions(options.captions)
     if options.examples is not None:
-        save(draw_examples(report), options.examples)
+        save_figure(draw_examples(report), options.examples)
     try:
         for name in official:
             with show_bar(name.upper()):  # its program doesn't say how far it is

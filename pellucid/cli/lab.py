@@ -16,7 +16,7 @@ from pellucid.cli.verbs import Lab
 from pellucid.lab import EXPERIMENTS, Claim, Experiment, Result, draw, experiment
 from pellucid.lab.ledger import entry, failures, run
 from pellucid.lab.page import check_html, to_html
-from pellucid.views.figures import check_path, save
+from pellucid.views.figures import check_path, save_figure
 
 COLOURS = {"true": "green", "false": "red", "conditional": "yellow"}
 MOST_WORKERS = 4  # each takes about 400 MB
@@ -55,7 +55,7 @@ def lab(asked: Lab, changes: list[str]) -> int:
             raise ValueError(f"{one.name} can't run with these parameters: {reason}") from None
         claims = list(result.claims)
         if asked.figure is not None:
-            save(draw(result.panels, one.title), asked.figure)
+            save_figure(draw(result.panels, one.title), asked.figure)
         if not asked.json:
             print("\n".join(page(one, result)))
             if asked.figure is not None:

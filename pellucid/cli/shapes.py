@@ -5,7 +5,7 @@ import torch
 from pellucid.cli.verbs import Shapes
 from pellucid.layers import MultiHeadAttention, watch
 from pellucid.ops import masks
-from pellucid.views.figures import attention_figure, check_path, save
+from pellucid.views.figures import attention_figure, check_path, save_figure
 
 MOST_TOKENS = 1024  # a cell of the matrix would be smaller than a pixel
 
@@ -32,5 +32,5 @@ def shapes(options: Shapes) -> None:
         weights = seen[""].weights(heads=[options.head])[0, 0]
         mask = masks.causal(options.tokens) if options.causal else None
         title = f"attention of head {options.head}"
-        save(attention_figure(weights, mask, title=title, columns=options.columns), options.figure)
+        save_figure(attention_figure(weights, mask, title=title, columns=options.columns), options.figure)
         print(f"\nfigure: {options.figure}")

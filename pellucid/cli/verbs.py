@@ -103,7 +103,7 @@ class Evaluate:
     examples: Path | None = None
     """Captions: draw eight pictures with what the model says of them, from its best to its worst (.png, .svg, .pdf)."""
     meteor: bool = False
-    """Captions: METEOR too, by its own program (needs Java; extra: official)."""
+    """Captions: METEOR too, by its own program (needs Java; extra: captions)."""
     spice: bool = False
     """Captions: SPICE too, likewise (needs a JDK, and Stanford's CoreNLP beside it)."""
     batch: int | None = None

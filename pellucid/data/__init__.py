@@ -3,10 +3,11 @@
 from pellucid.data.caption_sources import CaptionData, load_captions
 from pellucid.data.captions import CaptionSet, CaptionSplits
 from pellucid.data.images import ImageSet, decode
-from pellucid.data.inspection import Report, inspect
+from pellucid.data.inspection import Inspection, inspect
 from pellucid.data.lazy import LazyImageSet
 from pellucid.data.listings import Images
-from pellucid.data.sources import DataConfig, Splits, load, statistics
+from pellucid.data.own import as_image_set
+from pellucid.data.sources import DataConfig, Splits, load_images, statistics
 
 __all__ = [
     "CaptionData",
@@ -15,12 +16,13 @@ __all__ = [
     "DataConfig",
     "ImageSet",
     "Images",
+    "Inspection",
     "LazyImageSet",
-    "Report",
     "Splits",
+    "as_image_set",
     "decode",
     "inspect",
-    "load",
     "load_captions",
+    "load_images",
     "statistics",
 ]

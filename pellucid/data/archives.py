@@ -18,8 +18,8 @@ from pellucid.data.images import one_line, reason
 
 MAX_BYTES = 4 << 30
 MAX_MEMBERS = 200_000
-BLOCK = 1 << 20
-BROKEN = (tarfile.TarError, OSError, EOFError, ValueError, OverflowError, zlib.error, lzma.LZMAError)
+BLOCK_BYTES = 1 << 20
+BROKEN_ARCHIVE = (tarfile.TarError, OSError, EOFError, ValueError, OverflowError, zlib.error, lzma.LZMAError)
 
 
 def download(url: str, target: Path, md5: str, *, timeout: float = 5.0, max_bytes: int = MAX_BYTES) -> None:
@@ -27,14 +27,14 @@ def download(url: str, target: Path, md5: str, *, timeout: float = 5.0, max_byte
     digest = hashlib.md5(usedforsecurity=False)  # what the makers publish; the arrays are then checked by SHA-256
     try:
         with (
-            appearing(target, ".part") as part,
+            atomic_path(target, ".part") as part,
             urlopen(Request(url), timeout=timeout) as answer,
             part.open("wb") as out,
         ):
             if not (url.startswith("https://") and answer.url.startswith("https://")):
                 raise ValueError("it is not served over https")
             received = 0
-            while block := answer.read(BLOCK):
+            while block := answer.read(BLOCK_BYTES):
                 received += len(block)
                 if received > max_bytes:
                     raise ValueError(f"it is larger than {max_bytes:,} bytes")
@@ -48,7 +48,7 @@ def download(url: str, target: Path, md5: str, *, timeout: float = 5.0, max_byte
 
 
 @contextmanager
-def appearing(target: Path, suffix: str = ".tmp") -> Iterator[Path]:
+def atomic_path(target: Path, suffix: str = ".tmp") -> Iterator[Path]:
     """A temporary path beside `target` that takes its name when the block ends well, and is removed when it doesn't."""
     target.parent.mkdir(parents=True, exist_ok=True)
     folder = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
@@ -60,7 +60,7 @@ def appearing(target: Path, suffix: str = ".tmp") -> Iterator[Path]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def unpack(archive: Path, target: Path, *, max_bytes: int = MAX_BYTES, max_members: int = MAX_MEMBERS) -> None:
+def unpack_archive(archive: Path, target: Path, *, max_bytes: int = MAX_BYTES, max_members: int = MAX_MEMBERS) -> None:
     """A tar (plain, gz, bz2, xz) or Debian package as the new folder `target`; all of it or nothing.
 
     Refused: names that lead out of the folder, links, devices, more bytes or members than the limits.
@@ -68,13 +68,13 @@ def unpack(archive: Path, target: Path, *, max_bytes: int = MAX_BYTES, max_membe
     if target.exists():
         raise ValueError(f"{target} is there already; unpack somewhere else")
     try:
-        with appearing(target) as folder, archive.open("rb") as file:
+        with atomic_path(target) as folder, archive.open("rb") as file:
             folder.mkdir()
             source = _debian_data(file) if file.read(8) == b"!<arch>\n" else file
             source.seek(0)
             with tarfile.open(fileobj=source, mode="r:*") as tar:
                 _extract(tar, folder, max_bytes, max_members)
-    except BROKEN as error:
+    except BROKEN_ARCHIVE as error:
         raise ValueError(one_line(f"{archive} can't be unpacked: {reason(error)}")) from error
 
 
@@ -90,7 +90,7 @@ def _extract(tar: tarfile.TarFile, folder: Path, max_bytes: int, max_members: in
         elif member.isreg() and (content := tar.extractfile(member)) is not None:
             path.parent.mkdir(parents=True, exist_ok=True)
             with path.open("xb") as out:
-                shutil.copyfileobj(content, out, BLOCK)
+                shutil.copyfileobj(content, out, BLOCK_BYTES)
             if path.stat().st_size != member.size:
                 raise ValueError(f"its member {member.name!r} is cut short")
         else:

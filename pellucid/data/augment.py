@@ -17,12 +17,12 @@ from torch import Tensor
 
 from pellucid.data import draws
 from pellucid.data.draws import Count
-from pellucid.data.policy import OPERATIONS, STRONGEST, gathered, perturb, sampled
+from pellucid.data.policy import OPERATIONS, STRONGEST, gather_pixels, perturb, sample_pixels
 
 Key = tuple[Count, Count, Int[Tensor, " b"]]  # seed, step, positions
 Epoch = Count | Int[Tensor, " b"]  # the same for all, or each image its own
 Flip = Literal["none", "random", "alternating"]
-Fill = Literal["zero", "reflect"]
+CropFill = Literal["zero", "reflect"]
 Policy = Literal["none", "randaugment", "trivial"]
 
 # Streams of draws. A policy's i-th operation uses the last three, 3·i further on.
@@ -40,7 +40,7 @@ class Augment:
     other half in the next, so that any two epochs in a row see both faces of each image (Jordan 2024)."""
     crop: int = 0
     """The image is padded by so many pixels and cut back to its size, anywhere."""
-    crop_fill: Fill = "reflect"
+    crop_fill: CropFill = "reflect"
     """What the padding holds: black, or the image mirrored."""
     zoom: float = 1.0
     """Smallest share of the image's area that is cut out, anywhere, its sides' ratio changed by up to 3:4 or 4:3, and
@@ -62,7 +62,7 @@ class Augment:
     """The same for a box of one image in the other."""
 
     def __post_init__(self) -> None:
-        for name, choices in (("flip", Flip), ("crop_fill", Fill), ("policy", Policy)):
+        for name, choices in (("flip", Flip), ("crop_fill", CropFill), ("policy", Policy)):
             if getattr(self, name) not in get_args(choices):
                 raise ValueError(f"{name} is {getattr(self, name)!r}; expected one of {', '.join(get_args(choices))}")
         for name in ("crop", "cutout"):
@@ -138,16 +138,16 @@ def augment(
     _check_batch(images, {"labels": labels, "index": index, "positions": positions})
     key = (seed, step, positions)
     if config.zoom < 1:
-        images = _zoomed(images, config, key)
+        images = _zoom(images, config, key)
     if config.crop or config.flip != "none":
-        images = _framed(images, config, key, epoch, index)
+        images = _flip_and_crop(images, config, key, epoch, index)
     if config.policy != "none":
-        images = _policed(images, config, key)
+        images = _apply_policy(images, config, key)
     pixels = normalised(images, normalise)
     if config.cutout or config.erasing:
-        pixels = _erased(pixels, config, key)
+        pixels = _erase(pixels, config, key)
     if config.mixup or config.cutmix:
-        return _mixed(pixels, labels, config, key)
+        return _mix_pairs(pixels, labels, config, key)
     return Augmented(pixels, labels, labels, torch.ones(len(labels), device=labels.device))
 
 
@@ -164,7 +164,7 @@ def normalised(images: Tensor, normalise: Normalise) -> Tensor:
     return images.float().mul_(scale).add_(shift)  # in place: most of an eager CPU's time goes into fresh pages
 
 
-def _zoomed(images: UInt8[Tensor, "b c y x"], config: Augment, key: Key) -> UInt8[Tensor, "b c y x"]:
+def _zoom(images: UInt8[Tensor, "b c y x"], config: Augment, key: Key) -> UInt8[Tensor, "b c y x"]:
     """A part of each image, scaled to all of it: between pixels, in 256ths of their distance."""
     share, ratio = draws.uniform(*key, range(ZOOM, ZOOM + 2)).unbind()
     area = config.zoom + (1 - config.zoom) * share
@@ -184,7 +184,7 @@ def _zoomed(images: UInt8[Tensor, "b c y x"], config: Augment, key: Key) -> UInt
     return ((x + (1 << 15)) >> 16).to(torch.uint8)
 
 
-def _framed(
+def _flip_and_crop(
     images: UInt8[Tensor, "b c y x"], config: Augment, key: Key, epoch: Epoch, index: Int[Tensor, " b"]
 ) -> UInt8[Tensor, "b c y x"]:
     """Flipped, then shifted: each pixel asks where in the image it comes from."""
@@ -205,8 +205,8 @@ def _framed(
     if config.flip != "none":
         column = torch.where(flips(config, key, epoch, index)[:, None, None], width - 1 - column, column)
     if config.crop and config.crop_fill == "zero":
-        return sampled(images, row, column)
-    return gathered(images, row, column)
+        return sample_pixels(images, row, column)
+    return gather_pixels(images, row, column)
 
 
 def flips(config: Augment, key: Key, epoch: Epoch, index: Int[Tensor, " b"]) -> Bool[Tensor, " b"]:
@@ -218,7 +218,7 @@ def flips(config: Augment, key: Key, epoch: Epoch, index: Int[Tensor, " b"]) -> 
     return (draws.integers(key[0], 0, index, ALTERNATE, 2) + epoch) % 2 == 1
 
 
-def _policed(images: UInt8[Tensor, "b c y x"], config: Augment, key: Key) -> UInt8[Tensor, "b c y x"]:
+def _apply_policy(images: UInt8[Tensor, "b c y x"], config: Augment, key: Key) -> UInt8[Tensor, "b c y x"]:
     if images.shape[1] not in (1, 3):
         raise ValueError(f"axis c (channels): policy={config.policy!r} knows grey and RGB; got {images.shape[1]}")
     wide = config.policy == "trivial"
@@ -233,7 +233,7 @@ def _policed(images: UInt8[Tensor, "b c y x"], config: Augment, key: Key) -> UIn
     return images
 
 
-def _erased(pixels: Float[Tensor, "b c y x"], config: Augment, key: Key) -> Float[Tensor, "b c y x"]:
+def _erase(pixels: Float[Tensor, "b c y x"], config: Augment, key: Key) -> Float[Tensor, "b c y x"]:
     """Boxes of zeros, which is the mean after normalisation. The pixels are written over: nobody else holds them."""
     height, width = pixels.shape[-2:]
     if config.cutout:
@@ -256,7 +256,7 @@ def _erased(pixels: Float[Tensor, "b c y x"], config: Augment, key: Key) -> Floa
     return pixels
 
 
-def _mixed(pixels: Float[Tensor, "b c y x"], labels: Int[Tensor, " b"], config: Augment, key: Key) -> Augmented:
+def _mix_pairs(pixels: Float[Tensor, "b c y x"], labels: Int[Tensor, " b"], config: Augment, key: Key) -> Augmented:
     """Positions 2i and 2i + 1 mixed with each other: the order is random already, so neighbours are a random pair.
 
     Both take the same share and the same box. What one gives away the other receives, and every image counts 1 in all.
@@ -298,7 +298,7 @@ def _anywhere(
     key: Key, stream: int, height: int | Int[Tensor, " b"], width: int | Int[Tensor, " b"]
 ) -> tuple[Int[Tensor, " b"], Int[Tensor, " b"]]:
     """A row below `height` and a column below `width`."""
-    y, x = draws.words(*key, range(stream, stream + 2)).unbind()
+    y, x = draws.random_bits(*key, range(stream, stream + 2)).unbind()
     return draws.below(y, height), draws.below(x, width)
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-from pellucid.data.caption_pictures import Picture, shorter, shown
+from pellucid.data.caption_pictures import Picture, quote, shorten
 from pellucid.data.images import one_line, reason
 from pellucid.data.lazy import TOLERATED
 from pellucid.data.listings import some
@@ -16,7 +16,7 @@ from pellucid.data.shards import Member
 MAX_TEXT = 2 << 30  # bytes of a file of captions
 # What terminals and tokenizers would act on: C0 and C1 without blanks, and the marks that turn the direction of text.
 CONTROL = re.compile("[\x00-\x08\x0e-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
-BROKEN = re.compile("[\ufffd\ud800-\udfff]")  # where bytes were no UTF-8, and halves of characters
+BROKEN_TEXT = re.compile("[\ufffd\ud800-\udfff]")  # where bytes were no UTF-8, and halves of characters
 
 EXPECTED = (
     "expected Karpathy's dataset_*.json, COCO's captions_*.json, a list of {image, caption}, lines of "
@@ -29,12 +29,12 @@ EMPTY = "empty captions"
 NO_TEXT = "captions that are no readable text"
 CONTROLS = "captions with control characters"
 TWICE = "images in two splits"
-UNLISTED = "images in none of the split lists"
+UNSPLIT = "images in none of the split lists"
 JUDGES = ("test", "validation", "train", None)
-HARMLESS = (UNLISTED,)  # official sets have them
+HARMLESS = (UNSPLIT,)  # official sets have them
 
 
-class Record(NamedTuple):
+class Annotation(NamedTuple):
     """What a file says of one image, or of one caption of it; nothing of it is checked yet."""
 
     split: str | None
@@ -44,11 +44,11 @@ class Record(NamedTuple):
     hint: str = ""  # the folder it should lie in, where several have an image of its name
 
 
-class Found(NamedTuple):
+class Annotations(NamedTuple):
     """A format, what it says, and the folder in which the images that it names are looked for."""
 
     format: str
-    records: Iterable[Record]
+    records: Iterable[Annotation]
     folder: Path | None = None  # None: the records hold their images
 
 
@@ -77,25 +77,24 @@ class Problems:
 
     strict: bool = False
     tolerated: float = TOLERATED
-    found: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
+    by_kind: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
 
     def add(self, kind: str, where: str) -> None:
         if self.strict and kind not in HARMLESS:
-            raise ValueError(f"there are {kind}, the first: {shown(where)}; mend it, or load without strict")
-        self.found[kind].append(where)
+            raise ValueError(f"there are {kind}, the first: {quote(where)}; mend it, or load without strict")
+        self.by_kind[kind].append(where)
 
     def check(self, kind: str, total: int, source: str) -> None:
         """Raises if more than the tolerated share of `total` is of this kind."""
-        count = len(self.found.get(kind, ()))
+        count = len(self.by_kind.get(kind, ()))
         if count > self.tolerated * total:
-            share, first = f"more than {self.tolerated:.0%}", shown(self.found[kind][0])
+            share, first = f"more than {self.tolerated:.0%}", quote(self.by_kind[kind][0])
             raise ValueError(one_line(f"{source} has {count:,} {kind}, {share} of {total:,}; the first: {first}"))
 
     def lines(self) -> list[str]:
         """A sentence for each kind."""
-        return [
-            one_line(f"{len(where):,} {kind}: {some(tuple(map(shorter, where)))}") for kind, where in self.found.items()
-        ]
+        kinds = self.by_kind.items()
+        return [one_line(f"{len(where):,} {kind}: {some(tuple(map(shorten, where)))}") for kind, where in kinds]
 
 
 def clean(caption: str) -> str:
@@ -133,52 +132,55 @@ def as_text(content: bytes) -> str:
 
 
 def assemble(
-    records: Iterable[Record], pictures: Callable[[Record], Path | Member | None], problems: Problems, source: str
+    records: Iterable[Annotation],
+    pictures: Callable[[Annotation], Path | Member | None],
+    problems: Problems,
+    source: str,
 ) -> tuple[dict[str, list[Entry]], bool]:
     """(The entries by split, whether the records name splits): captions cleaned, those of one image brought together.
 
     An image that two splits hold stays in the one that judges: in test, else in validation.
     """
-    merged: dict[str, tuple[Record, list[str]]] = {}
+    merged: dict[str, tuple[Annotation, list[str]]] = {}
     twice: set[str] = set()
     total = 0
     for record in records:
         captions = list(record.captions)
         total += len(captions)
-        first, said = merged.setdefault(record.id, (record, []))
+        first, sentences = merged.setdefault(record.id, (record, []))
         if first.split != record.split:
             if record.id not in twice:
                 problems.add(TWICE, record.id)
                 twice.add(record.id)
             if JUDGES.index(record.split) > JUDGES.index(first.split):
                 continue
-            said = []
-            merged[record.id] = record, said
-        said += _sentences(captions, record.id, problems)
+            sentences = []
+            merged[record.id] = record, sentences
+        sentences += _sentences(captions, record.id, problems)
     splits: dict[str, list[Entry]] = {}
-    for name, (record, said) in merged.items():
+    for name, (record, sentences) in merged.items():
         entries = splits.setdefault(record.split or "train", [])
-        file = None if BROKEN.search(name) else pictures(record)
+        file = None if BROKEN_TEXT.search(name) else pictures(record)
         if file is None:
             problems.add(MISSING, record.image if isinstance(record.image, str) else name)
-        elif not said:
+        elif not sentences:
             problems.add(BARE, name)
         else:
-            entries.append(Entry(Picture(name, file), tuple(said)))
+            entries.append(Entry(Picture(name, file), tuple(sentences)))
     problems.check(MISSING, len(merged), source)
     problems.check(NO_TEXT, total, source)
     return splits, any(record.split for record, _ in merged.values())
 
 
 def _sentences(captions: list[object], name: str, problems: Problems) -> list[str]:
-    said = []
+    sentences = []
     for caption in captions:
-        if not isinstance(caption, str) or BROKEN.search(caption):
+        if not isinstance(caption, str) or BROKEN_TEXT.search(caption):
             problems.add(NO_TEXT, f"{name}: {caption}" if isinstance(caption, str) else name)
         elif not (cleaned := clean(caption)):
             problems.add(EMPTY, name)
         else:
             if CONTROL.search(caption):
                 problems.add(CONTROLS, f"{name}: {cleaned}")
-            said.append(cleaned)
-    return said
+            sentences.append(cleaned)
+    return sentences

@@ -9,15 +9,15 @@ from pellucid.data.caption_files import Problems
 from pellucid.data.caption_sources import SCENES, CaptionData, find_captions, load_captions
 from pellucid.data.captions import CaptionSet
 from pellucid.data.images import one_line
-from pellucid.data.inspection import duplicates, headers, numbers, read_through, sizes_told
+from pellucid.data.inspection import count_sizes, describe_duplicates, describe_sizes, format_numbers, read_through
 from pellucid.data.lazy import LazyImageSet, Unreadable
 from pellucid.data.sources import Moments
 from pellucid.data.tokenizer import CaptionTokenizer
 
-LONG = 100  # words; training cuts captions far below it
+LONG_CAPTION = 100  # words; training cuts captions far below it
 FREQUENT = 5  # times that a word is said before a vocabulary keeps it
 MOST_UNREADABLE = 20  # told one by one
-WORDLESS, LENGTHY = "captions without a word", f"captions of more than {LONG} words"
+WORDLESS, LENGTHY = "captions without a word", f"captions of more than {LONG_CAPTION} words"
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Spread:
 
 
 @dataclass(frozen=True)
-class SplitReport:
+class SplitInspection:
     """How many images and captions a split has, how many captions an image and how many words a caption."""
 
     images: int
@@ -47,12 +47,12 @@ class SplitReport:
 
 
 @dataclass(frozen=True)
-class CaptionReport:
+class CaptionInspection:
     """What was found. `vocabulary`: different words of the training captions; `mean`, `std`: of its images, 0…1."""
 
     source: str
     format: str
-    splits: dict[str, SplitReport]
+    splits: dict[str, SplitInspection]
     vocabulary: int
     frequent: int
     sizes: dict[tuple[int, int], int]
@@ -67,56 +67,55 @@ class CaptionReport:
         images, captions = (
             sum(getattr(each, what) for each in self.splits.values()) for what in ("images", "captions")
         )
-        told = [f"{self.source}: {self.format}, {images:,} images, {captions:,} captions"]
+        lines = [f"{self.source}: {self.format}, {images:,} images, {captions:,} captions"]
         for split, each in self.splits.items():
-            told.append(f"{split}: {each.images:,} images, {each.captions:,} captions")
-            told.append(f"  captions an image: {each.captions_per_image}; words a caption: {each.words_per_caption}")
-        told += [
-            f"vocabulary: {self.vocabulary:,} words in training, {self.frequent:,} of them {FREQUENT} times or more"
+            lines.append(f"{split}: {each.images:,} images, {each.captions:,} captions")
+            lines.append(f"  captions an image: {each.captions_per_image}; words a caption: {each.words_per_caption}")
+        vocabulary = f"{self.vocabulary:,} words in training, {self.frequent:,} of them {FREQUENT} times or more"
+        lines += [
+            f"vocabulary: {vocabulary}",
+            f"sizes: {describe_sizes(self.sizes)}; brought to {height}×{width}, {channels} channels",
         ]
-        told += [f"sizes: {sizes_told(self.sizes)}; brought to {height}×{width}, {channels} channels"]
-        told += [f"mean {numbers(self.mean)}, std {numbers(self.std)} (training images, 0…1)"]
-        return told + [f"problem: {problem}" for problem in self.problems] + ["no problems"] * (not self.problems)
+        lines += [f"mean {format_numbers(self.mean)}, std {format_numbers(self.std)} (training images, 0…1)"]
+        return lines + [f"problem: {problem}" for problem in self.problems] + ["no problems"] * (not self.problems)
 
     def __str__(self) -> str:
         return "\n".join(self.lines())
 
 
-def inspect_captions(config: CaptionData) -> CaptionReport:
+def inspect_captions(config: CaptionData) -> CaptionInspection:
     """Read every caption and every image of a source and tell what is there, and what is wrong with it."""
     problems, unreadable = Problems(tolerated=1.0), Unreadable(tolerated=1.0)  # here they are what is looked for
     if config.name == SCENES:
-        splits = load_captions(config)
-        found = {"train": splits.train, "validation": splits.validation, "test": splits.test}
-        parts = {split: each for split, each in found.items() if each is not None}
+        parts = {split: each for split, each in vars(load_captions(config)).items() if each is not None}
         form, sizes = "drawn scenes", {config.size: sum(map(len, parts.values()))}
     else:
         listing, parts = find_captions(config, problems, unreadable)
-        form, sizes = listing.format, headers([each.picture for each in chain(*listing.splits.values())])
+        form, sizes = listing.format, count_sizes([each.picture for each in chain(*listing.splits.values())])
     hashes, moments = {}, Moments(parts["train"].images.shape[0])
     for split, each in parts.items():
         hashes[split] = read_through(each.images, moments if split == "train" else None)
         if isinstance(each.images, LazyImageSet):
             unreadable.reasons |= each.images.unreadable.reasons
-    reports, words = _words(parts, problems)
+    splits, words = _count_words(parts, problems)
     more = len(unreadable.reasons) - MOST_UNREADABLE
-    told = [*problems.lines(), *list(unreadable.reasons.values())[:MOST_UNREADABLE]]
-    told += [f"and {more:,} more images that can't be read"] * (more > 0) + duplicates(hashes)
+    sentences = [*problems.lines(), *list(unreadable.reasons.values())[:MOST_UNREADABLE]]
+    sentences += [f"and {more:,} more images that can't be read"] * (more > 0) + describe_duplicates(hashes)
     mean, std = moments.mean_and_std()
     frequent = sum(count >= FREQUENT for count in words.values())
     shape = parts["train"].images.shape
-    return CaptionReport(config.name, form, reports, len(words), frequent, sizes, shape, mean, std, tuple(told))
+    return CaptionInspection(config.name, form, splits, len(words), frequent, sizes, shape, mean, std, tuple(sentences))
 
 
-def _words(parts: dict[str, CaptionSet], problems: Problems) -> tuple[dict[str, SplitReport], Counter[int]]:
-    """A report of each split, and how often each word is said in training: words as the tokenizer divides them."""
-    everything = [caption for part in parts.values() for said in part.captions for caption in said]
+def _count_words(parts: dict[str, CaptionSet], problems: Problems) -> tuple[dict[str, SplitInspection], Counter[int]]:
+    """What each split holds, and how often each word is said in training: words as the tokenizer divides them."""
+    everything = [caption for part in parts.values() for captions in part.captions for caption in captions]
     try:
         tokenizer = CaptionTokenizer.train(everything, min_count=1)
     except ValueError:  # there is no word at all
         tokenizer = None
-    reports: dict[str, SplitReport] = {}
-    said: Counter[int] = Counter()
+    splits: dict[str, SplitInspection] = {}
+    counts_by_word: Counter[int] = Counter()
     for split, part in parts.items():
         lengths: list[int] = []
         for name, captions in zip(part.ids, part.captions, strict=True):
@@ -124,9 +123,9 @@ def _words(parts: dict[str, CaptionSet], problems: Problems) -> tuple[dict[str, 
                 numbers_of = tokenizer.encode(caption) if tokenizer else []
                 lengths.append(len(numbers_of))
                 if split == "train":
-                    said.update(numbers_of)
-                if not numbers_of or len(numbers_of) > LONG:
+                    counts_by_word.update(numbers_of)
+                if not numbers_of or len(numbers_of) > LONG_CAPTION:
                     problems.add(LENGTHY if numbers_of else WORDLESS, one_line(f"{name}: {caption}"))
         counts = [len(captions) for captions in part.captions]
-        reports[split] = SplitReport(len(part), sum(counts), Spread.of(counts), Spread.of(lengths))
-    return reports, said
+        splits[split] = SplitInspection(len(part), sum(counts), Spread.of(counts), Spread.of(lengths))
+    return splits, counts_by_word

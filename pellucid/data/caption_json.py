@@ -5,16 +5,16 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
-from pellucid.data.caption_files import Problems, Record, read_text
-from pellucid.data.caption_pictures import shown
+from pellucid.data.caption_files import Annotation, Problems, read_text
+from pellucid.data.caption_pictures import quote
 from pellucid.data.images import one_line
-from pellucid.data.listings import SPLITS
+from pellucid.data.listings import SPLIT_NAMES
 
-KARPATHY = SPLITS | {"restval": "train"}  # images of COCO's validation set that he trains with
+KARPATHY = SPLIT_NAMES | {"restval": "train"}  # images of COCO's validation set that he trains with
 CAPTION_KEYS = ("captions", "caption", "text")
 
 
-def json_records(path: Path, split: str | None, problems: Problems) -> tuple[str, list[Record]]:
+def json_records(path: Path, split: str | None, problems: Problems) -> tuple[str, list[Annotation]]:
     """Which of the three a file is, and what it says; `split` is what its name says, if it does."""
     text = read_text(path)
     try:
@@ -23,8 +23,8 @@ def json_records(path: Path, split: str | None, problems: Problems) -> tuple[str
         raise ValueError(one_line(f"{path} is no JSON, or cut short: {error}")) from error
     try:
         if isinstance(content, dict) and isinstance(images := content.get("images"), list) and images:
-            if isinstance(said := content.get("annotations"), list):
-                return "COCO captions", _coco(images, said, split, path, problems)
+            if isinstance(annotations := content.get("annotations"), list):
+                return "COCO captions", _coco(images, annotations, split, path, problems)
             if isinstance(images[0], dict) and "sentences" in images[0]:
                 return "Karpathy's splits", [_karpathy(entry, i) for i, entry in enumerate(images)]
         if isinstance(content, list) and content and isinstance(content[0], dict) and "image" in content[0]:
@@ -39,34 +39,35 @@ def json_records(path: Path, split: str | None, problems: Problems) -> tuple[str
     )
 
 
-def object_captions(said: Any) -> list[object]:
+def object_captions(entry: Any) -> list[object]:
     """The captions of a JSON object: one or a list, under any of the usual keys."""
-    if not isinstance(said, dict):
+    if not isinstance(entry, dict):
         return [None]
-    found = next((said[key] for key in CAPTION_KEYS if said.get(key) is not None), [])
-    return list(found) if isinstance(found, list) else [found]
+    captions = next((entry[key] for key in CAPTION_KEYS if entry.get(key) is not None), [])
+    return list(captions) if isinstance(captions, list) else [captions]
 
 
-def _karpathy(entry: Any, i: int) -> Record:
-    name, said = _field(entry, "filename", i), entry.get("sentences")
+def _karpathy(entry: Any, i: int) -> Annotation:
+    name, sentences = _field(entry, "filename", i), entry.get("sentences")
     split = KARPATHY.get(str(entry.get("split")).lower())
     if split is None:
         raise ValueError(
-            f"the split of {shown(name)} is {shown(str(entry.get('split')))}; expected train, restval, val or test"
+            f"the split of {quote(name)} is {quote(str(entry.get('split')))}; expected train, restval, val or test"
         )
     folder, number = entry.get("filepath"), entry.get("cocoid")
-    captions = [
-        each.get("raw") if isinstance(each, dict) else None for each in (said if isinstance(said, list) else [])
-    ]
+    sentences = sentences if isinstance(sentences, list) else []
+    captions = [each.get("raw") if isinstance(each, dict) else None for each in sentences]
     path = f"{folder}/{name}" if isinstance(folder, str) and folder else name
-    return Record(split, str(number) if type(number) is int else path, path, captions)
+    return Annotation(split, str(number) if type(number) is int else path, path, captions)
 
 
-def _coco(images: list[Any], said: list[Any], split: str | None, path: Path, problems: Problems) -> list[Record]:
+def _coco(
+    images: list[Any], annotations: list[Any], split: str | None, path: Path, problems: Problems
+) -> list[Annotation]:
     names = {_number(entry, "id", i): _field(entry, "file_name", i) for i, entry in enumerate(images)}
     captions: dict[str, list[object]] = defaultdict(list)
     kind = f"captions in {path} of images that it doesn't list"
-    for i, each in enumerate(said):
+    for i, each in enumerate(annotations):
         number = _number(each, "image_id", i)
         if "caption" not in each:
             raise ValueError("its annotations are no captions; expected {image_id, caption}, as in captions_*.json")
@@ -74,25 +75,25 @@ def _coco(images: list[Any], said: list[Any], split: str | None, path: Path, pro
             captions[number].append(each["caption"])
         else:
             problems.add(kind, number)
-    problems.check(kind, len(said), str(path))
+    problems.check(kind, len(annotations), str(path))
     hint = path.stem.rpartition("_")[2]  # captions_train2017 are of the images in train2017
-    return [Record(split, number, name, captions[number], hint) for number, name in names.items()]
+    return [Annotation(split, number, name, captions[number], hint) for number, name in names.items()]
 
 
-def _blip(entry: Any, i: int, split: str | None) -> Record:
+def _blip(entry: Any, i: int, split: str | None) -> Annotation:
     name = _field(entry, "image", i)
-    return Record(split, name, name, object_captions(entry))
+    return Annotation(split, name, name, object_captions(entry))
 
 
 def _field(entry: Any, key: str, i: int) -> str:
-    found = entry.get(key) if isinstance(entry, dict) else None
-    if not isinstance(found, str) or not found:
-        raise ValueError(f"entry {i} is {shown(str(entry))}; expected an object with {key!r}, the name of a file")
-    return found
+    name = entry.get(key) if isinstance(entry, dict) else None
+    if not isinstance(name, str) or not name:
+        raise ValueError(f"entry {i} is {quote(str(entry))}; expected an object with {key!r}, the name of a file")
+    return name
 
 
 def _number(entry: Any, key: str, i: int) -> str:
-    found = entry.get(key) if isinstance(entry, dict) else None
-    if type(found) not in (int, str):
-        raise ValueError(f"entry {i} is {shown(str(entry))}; expected an object with {key!r}, a number")
-    return str(found)
+    number = entry.get(key) if isinstance(entry, dict) else None
+    if type(number) not in (int, str):
+        raise ValueError(f"entry {i} is {quote(str(entry))}; expected an object with {key!r}, a number")
+    return str(number)

@@ -8,41 +8,41 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from pellucid.data.caption_files import Found, Record, as_text, lines_of
+from pellucid.data.caption_files import Annotation, Annotations, as_text, lines_of
 from pellucid.data.caption_json import object_captions
 from pellucid.data.caption_pictures import files_below
 from pellucid.data.images import SUFFIXES
-from pellucid.data.listings import SPLITS, some
+from pellucid.data.listings import SPLIT_NAMES, some
 from pellucid.data.shards import MAX_LABEL, Member, members, sample_key
 
 UNPAIRED = "expected images with a .txt or a .json ({'caption': …}) of the same name"
 
 
-def read_shards(shards: list[Path]) -> Found:
+def read_shards(shards: list[Path]) -> Annotations:
     """WebDataset tars: an image and the .txt (a caption a line) or .json (with "caption") of the same name.
 
     Split by how the names of the tars begin, as val-03.tar.
     """
-    said = [SPLITS.get(re.split("[^a-z]", shard.name.lower())[0]) for shard in shards]
-    is_split = "train" in said
+    splits = [SPLIT_NAMES.get(re.split("[^a-z]", shard.name.lower())[0]) for shard in shards]
+    is_split = "train" in splits
     records = [
         record
-        for shard, split in zip(shards, said, strict=True)
+        for shard, split in zip(shards, splits, strict=True)
         for record in _shard(shard, (split or "train") if is_split else None)
     ]
     if not any(record.captions for record in records):
         raise ValueError(f"{some(tuple(map(str, shards)))} holds no captioned images; {UNPAIRED}")
-    return Found(f"WebDataset, {len(shards)} shards", records)
+    return Annotations(f"WebDataset, {len(shards)} shards", records)
 
 
-def _shard(shard: Path, split: str | None) -> Iterator[Record]:
+def _shard(shard: Path, split: str | None) -> Iterator[Annotation]:
     samples: dict[str, dict[str, Member]] = defaultdict(dict)
     for name, member in members(shard):
         key, suffix = sample_key(name)
         samples[key].setdefault("image" if f".{suffix}" in SUFFIXES else suffix, member)
     for sample in samples.values():
         if "image" in sample:
-            yield Record(split, sample["image"].name, sample["image"], _member_captions(sample))
+            yield Annotation(split, sample["image"].name, sample["image"], _member_captions(sample))
 
 
 def _member_captions(sample: dict[str, Member]) -> list[object]:
@@ -58,7 +58,7 @@ def _member_captions(sample: dict[str, Member]) -> list[object]:
         return [None]
 
 
-def speaks(shard: Path) -> bool:
+def has_captions(shard: Path) -> bool:
     """Whether the first image of a tar has a caption and no label."""
     try:
         first: dict[str, Any] = {}
@@ -83,15 +83,15 @@ def has_texts(folder: Path) -> bool:
     return False
 
 
-def beside(folder: Path) -> Iterator[Record]:
+def folder_records(folder: Path) -> Iterator[Annotation]:
     """A folder of images, each with a .txt of the same name: a caption a line."""
     files = dict(files_below(folder))
-    is_split = any(len(parts) > 1 and SPLITS.get(parts[0].lower()) == "train" for parts in files)
+    is_split = any(len(parts) > 1 and SPLIT_NAMES.get(parts[0].lower()) == "train" for parts in files)
     for parts, path in files.items():
         if path.name.lower().endswith(SUFFIXES):
             text = files.get((*parts[:-1], f"{path.stem}.txt"))
-            split = SPLITS.get(parts[0].lower(), "train") if is_split else None
-            yield Record(split, "/".join(parts), path, _file_captions(text) if text else [])
+            split = SPLIT_NAMES.get(parts[0].lower(), "train") if is_split else None
+            yield Annotation(split, "/".join(parts), path, _file_captions(text) if text else [])
 
 
 def _file_captions(path: Path) -> list[object]:

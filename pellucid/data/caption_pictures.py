@@ -9,7 +9,7 @@ from pathlib import Path
 
 from torch import Tensor
 
-from pellucid.data.images import SUFFIXES, Header, Size, decode, one_line, probe
+from pellucid.data.images import SUFFIXES, ImageHeader, Size, decode, one_line, probe
 from pellucid.data.listings import some
 from pellucid.data.shards import Member, members
 
@@ -26,14 +26,14 @@ class Picture:
     def content(self) -> Path | bytes:
         return self.file.content() if isinstance(self.file, Member) else self.file
 
-    def told(self) -> str:
+    def label(self) -> str:
         return self.file.name if isinstance(self.file, Member) else str(self.file)
 
     def decode(self, size: Size | None, channels: int) -> Tensor:
-        return decode(self.content(), size, channels, name=self.told(), fit="stretch")
+        return decode(self.content(), size, channels, name=self.label(), fit="stretch")
 
-    def probe(self) -> Header:
-        return probe(self.content(), name=self.told())
+    def probe(self) -> ImageHeader:
+        return probe(self.content(), name=self.label())
 
 
 class Pictures:
@@ -75,7 +75,7 @@ class Pictures:
             matching = [pair for pair in matching if hint in pair[0]] or matching
         if len(matching) > 1:
             places = some(tuple("/".join(each) for each, _ in matching), 2)
-            raise ValueError(one_line(f"the image {shown(name)} could be {places}; say where the images are (images)"))
+            raise ValueError(one_line(f"the image {quote(name)} could be {places}; say where the images are (images)"))
         return matching[0][1] if matching else None
 
     def _match(self, parts: tuple[str, ...], there: tuple[str, ...]) -> bool:
@@ -92,7 +92,7 @@ class Pictures:
             path = posixpath.normpath(plain if absolute else posixpath.join(root.as_posix(), plain))
             if path.startswith(root.as_posix().rstrip("/") + "/"):
                 return tuple(path[len(root.as_posix().rstrip("/")) + 1 :].split("/"))
-        raise ValueError(one_line(f"the image {shown(name)} lies outside {str(self.roots[-1])!r}; it is not opened"))
+        raise ValueError(one_line(f"the image {quote(name)} lies outside {str(self.roots[-1])!r}; it is not opened"))
 
     def _add_folder(self, folder: Path) -> None:
         for parts, path in files_below(folder):
@@ -111,17 +111,17 @@ class Pictures:
         self.folders.add(parts[:-1])
 
 
-def shorter(text: str, most: int = 80) -> str:
+def shorten(text: str, most: int = 80) -> str:
     return text if len(text) <= most else text[: most - 1] + "…"
 
 
-def shown(text: str) -> str:
-    return repr(shorter(text))
+def quote(text: str) -> str:
+    return repr(shorten(text))
 
 
 def files_below(folder: Path) -> list[tuple[tuple[str, ...], Path]]:
     """Every file with its path below the folder in parts, sorted; hidden ones left out, links followed once."""
-    found: list[tuple[tuple[str, ...], Path]] = []
+    files: list[tuple[tuple[str, ...], Path]] = []
     seen: set[str] = set()
     for parent, folders, names in os.walk(folder, followlinks=True):
         parts = Path(parent).relative_to(folder).parts
@@ -131,8 +131,8 @@ def files_below(folder: Path) -> list[tuple[tuple[str, ...], Path]]:
             continue
         seen.add(real)
         folders[:] = sorted(each for each in folders if not each.startswith((".", "__MACOSX")))
-        found += [((*parts, name), Path(parent, name)) for name in names if not name.startswith(".")]
-    return sorted(found)
+        files += [((*parts, name), Path(parent, name)) for name in names if not name.startswith(".")]
+    return sorted(files)
 
 
 def _tail(first: tuple[str, ...], second: tuple[str, ...]) -> int:

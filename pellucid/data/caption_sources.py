@@ -87,10 +87,10 @@ def find_captions(
 
 def _hash_split(entries: list[Entry]) -> dict[str, list[Entry]]:
     by_name = {entry.picture.name: entry for entry in entries}
-    labelled: listings.Entries = [(entry.picture, 0) for entry in entries]
-    chosen = listings.hash_split(labelled, ("test", "validation"))
-    told = ", ".join(f"{len(each):,} {split}" for split, each in chosen.items())
-    log.info("the captions have no splits of their own; split by a hash of the images' names: %s", told)
+    items: listings.Entries = [(entry.picture, 0) for entry in entries]
+    chosen = listings.hash_split(items, ("test", "validation"))
+    counts = ", ".join(f"{len(each):,} {split}" for split, each in chosen.items())
+    log.info("the captions have no splits of their own; split by a hash of the images' names: %s", counts)
     return {split: [by_name[item.name] for item, _ in each] for split, each in chosen.items()}
 
 

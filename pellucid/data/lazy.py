@@ -1,6 +1,7 @@
 """Images that are decoded when they are read: for sets too large for memory."""
 
 import logging
+import operator
 import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -14,7 +15,7 @@ from jaxtyping import UInt8
 from PIL import Image
 from torch import Tensor
 
-from pellucid.data.images import Header, ImageSet, Size, check_labels, check_size, decode, probe, to_tensor
+from pellucid.data.images import ImageHeader, ImageSet, Size, check_labels, check_size, decode, probe, to_tensor
 
 log = logging.getLogger("pellucid")
 
@@ -27,7 +28,7 @@ class Item(Protocol):
     @property
     def name(self) -> str: ...
     def decode(self, size: Size | None, channels: int) -> Tensor: ...
-    def probe(self) -> Header: ...
+    def probe(self) -> ImageHeader: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,12 +41,12 @@ class ImageFile:
     def decode(self, size: Size | None, channels: int) -> Tensor:
         return decode(self.path, size, channels)
 
-    def probe(self) -> Header:
+    def probe(self) -> ImageHeader:
         return probe(self.path)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Pixels:
+class ImageInMemory:
     """An image of a set in memory, scaled each time: scaled all at once, the set would not fit."""
 
     name: str
@@ -55,9 +56,9 @@ class Pixels:
         pixels = self.pixels.permute(1, 2, 0).squeeze(-1).numpy()
         return to_tensor(Image.fromarray(pixels).convert("L" if channels == 1 else "RGB"), size)
 
-    def probe(self) -> Header:
+    def probe(self) -> ImageHeader:
         c, y, x = self.pixels.shape
-        return Header(y, x, c == 1)
+        return ImageHeader(y, x, c == 1)
 
 
 class Unreadable:
@@ -115,6 +116,11 @@ class LazyImageSet:
     def __len__(self) -> int:
         return len(self.labels)
 
+    def __getitem__(self, index: int) -> tuple[UInt8[Tensor, "c y x"], int]:
+        """An image, decoded now, and its label."""
+        place = range(len(self))[operator.index(index)]
+        return self.read(torch.tensor([place]))[0], int(self.labels[place])
+
     @property
     def shape(self) -> tuple[int, int, int]:
         """(channels, height, width) that every image is brought to."""
@@ -122,12 +128,12 @@ class LazyImageSet:
 
     def read(self, indices: Tensor) -> UInt8[Tensor, "b c y x"]:
         """The images at these indices, decoded now."""
-        wanted = torch.arange(len(self))[indices].tolist()  # so that negative, boolean and too large ones act as usual
-        if not wanted:
+        places = torch.arange(len(self))[indices].tolist()  # so that negative, boolean and too large ones act as usual
+        if not places:
             return torch.empty(0, *self.shape, dtype=torch.uint8)
-        decoded = self._threads().map(self._decode, wanted)
+        decoded = self._threads().map(self._decode, places)
         # Failures are met in the order of the indices, after the threads: so the same one is always first.
-        return torch.stack([self._settled(index, image) for index, image in zip(wanted, list(decoded), strict=True)])
+        return torch.stack([self._settled(index, image) for index, image in zip(places, list(decoded), strict=True)])
 
     def subset(self, indices: Tensor) -> "LazyImageSet":
         """The images at these indices, as a set of their own."""

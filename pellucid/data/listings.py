@@ -20,7 +20,7 @@ Entries = list[tuple[Item, int]]  # an image and its label
 
 IN_MEMORY = 2 << 30  # bytes of pixels up to which a set is decoded once
 USUAL_SIZE = (224, 224)  # for images of different sizes, where none is asked for
-SPLITS = {"train": "train", "training": "train", "test": "test", "testing": "test"} | dict.fromkeys(
+SPLIT_NAMES = {"train": "train", "training": "train", "test": "test", "testing": "test"} | dict.fromkeys(
     ("val", "valid", "validation", "dev"), "validation"
 )
 
@@ -76,8 +76,8 @@ def gather(
     splits = listing.splits
     if not listing.is_split:
         splits = hash_split(splits["train"], ("test", "validation") if own_validation else ("test",))
-        told = ", ".join(f"{len(entries):,} {split}" for split, entries in splits.items())
-        log.info("the images have no splits of their own; split by a hash of their names: %s", told)
+        counts = ", ".join(f"{len(entries):,} {split}" for split, entries in splits.items())
+        log.info("the images have no splits of their own; split by a hash of their names: %s", counts)
     size, channels = shape_of((item for entries in splits.values() for item, _ in entries), size)
     fits = len(listing) * channels * size[0] * size[1] <= IN_MEMORY
     parts: dict[str, Images] = {}
@@ -143,14 +143,14 @@ def some(names: tuple[str, ...], most: int = 5) -> str:
 
 def _split_folders(root: Path) -> dict[str, Path]:
     """The folder of each split; the root alone if it holds classes, one of which may well be called train."""
-    found: dict[str, Path] = {}
+    folders: dict[str, Path] = {}
     for each in _folders(root):
-        split = SPLITS.get(each.name.lower())
-        if split in found:
-            raise ValueError(f"{str(found[split])!r} and {str(each)!r} are both {split} images; keep one of them")
+        split = SPLIT_NAMES.get(each.name.lower())
+        if split in folders:
+            raise ValueError(f"{str(folders[split])!r} and {str(each)!r} are both {split} images; keep one of them")
         if split is not None:
-            found[split] = each
-    return found if "train" in found and _folders(found["train"]) else {"train": root}
+            folders[split] = each
+    return folders if "train" in folders and _folders(folders["train"]) else {"train": root}
 
 
 def _folders(root: Path) -> list[Path]:
@@ -158,8 +158,8 @@ def _folders(root: Path) -> list[Path]:
 
 
 def _images_below(folder: Path) -> list[Path]:
-    found = []
+    files = []
     for parent, folders, names in os.walk(folder):  # links to folders are not followed: they may lead back
         folders[:] = [each for each in folders if not each.startswith(".")]
-        found += [Path(parent, name) for name in names if name.lower().endswith(SUFFIXES) and not name.startswith(".")]
-    return sorted(found)
+        files += [Path(parent, name) for name in names if name.lower().endswith(SUFFIXES) and not name.startswith(".")]
+    return sorted(files)

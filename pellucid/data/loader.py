@@ -8,22 +8,16 @@ each its own share of it.
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Int, UInt8
 from torch import Tensor
 
+from pellucid.data.images import ImageSet
+from pellucid.data.listings import Images
+
 ON_DEVICE_BYTES = 8 << 30  # image sets up to this size live on the GPU
-
-
-class Images(Protocol):
-    """Labelled images, in memory or read when they are asked for."""
-
-    @property
-    def labels(self) -> Tensor: ...
-    def __len__(self) -> int: ...
-    def read(self, indices: Tensor) -> Tensor: ...
 
 
 class Share(NamedTuple):
@@ -36,10 +30,10 @@ class Share(NamedTuple):
 
 
 @dataclass
-class Order:
+class ShuffledOrder:
     """The endless row of shuffled epochs.
 
-    >>> order = Order(5, seed=0)
+    >>> order = ShuffledOrder(5, seed=0)
     >>> index, epoch = order.take(3, 4)          # the fourth to the seventh image of the row
     >>> epoch.tolist()
     [0, 0, 1, 1]
@@ -92,9 +86,9 @@ class Loader:
                 f"batch is {self.batch}; expected a multiple of {self.world * self.parts} "
                 f"({self.world} processes × {self.parts} accumulated parts)"
             )
-        self.order = Order(len(self.images), self.seed, self.device)
+        self.order = ShuffledOrder(len(self.images), self.seed, self.device)
         self.labels = self.images.labels.to(self.device)
-        stored = getattr(self.images, "images", None)
+        stored = self.images.images if isinstance(self.images, ImageSet) else None
         fits = stored is not None and (self.device.type == "cpu" or stored.numel() <= ON_DEVICE_BYTES)
         self.stored: Tensor | None = stored.to(self.device) if stored is not None and fits else None
 

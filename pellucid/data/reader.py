@@ -11,7 +11,7 @@ from PIL import Image, ImageOps
 from torch import Tensor, nn
 
 from pellucid.data.augment import Normalise, normalised
-from pellucid.data.images import MAX_PIXELS, Fit, Size, decode, plain, to_tensor
+from pellucid.data.images import MAX_PIXELS, Fit, Size, decode, to_grey_or_rgb, to_tensor
 
 Picture = str | Path | bytes | Image.Image | np.ndarray | Tensor
 SHAPES = ((), (1,), (3,))  # of an array, after its height and width
@@ -50,7 +50,7 @@ class PictureReader:
         if isinstance(picture, (str, Path, bytes)):
             return decode(picture, self.size, self.channels, max_pixels, name=name, fit=self.fit)
         if isinstance(picture, Image.Image):
-            return to_tensor(plain(ImageOps.exif_transpose(picture), self.channels), self.size, self.fit)
+            return to_tensor(to_grey_or_rgb(ImageOps.exif_transpose(picture), self.channels), self.size, self.fit)
         if isinstance(picture, Tensor) and picture.ndim == 3:
             picture = picture.detach().cpu().movedim(0, -1).numpy()
         if not isinstance(picture, np.ndarray) or picture.ndim not in (2, 3) or picture.shape[2:] not in SHAPES:
@@ -62,7 +62,7 @@ class PictureReader:
         array = to_bytes(picture, name or "the picture").squeeze()
         if array.shape[:2] == self.size and (self.channels == 1) == (array.ndim == 2):
             return torch.from_numpy(np.atleast_3d(array)).movedim(-1, 0).contiguous()
-        return to_tensor(plain(Image.fromarray(array), self.channels), self.size, self.fit)
+        return to_tensor(to_grey_or_rgb(Image.fromarray(array), self.channels), self.size, self.fit)
 
     def prepare(self, pixels: UInt8[Tensor, "b c y x"], module: nn.Module) -> Float[Tensor, "b c y x"]:
         """Pictures as the module wants them: normalised, on its device and in its precision."""

@@ -16,9 +16,9 @@ from jaxtyping import Bool, Float64, Int64
 from numpy import ndarray
 
 from pellucid.data import draws
-from pellucid.data.scene_pixels import COLOURS, SHAPES, Objects
+from pellucid.data.scene_pixels import SCENE_COLOURS, SHAPES, Objects
 
-MOST = 4  # objects in a scene
+MOST_OBJECTS = 4  # objects in a scene
 SMALL, LARGE, HOLDING = (0.085, 0.098), (0.155, 0.175), (0.33, 0.38)  # radii; no shape reaches beyond 1.14 of them
 OUTER = ("circle", "square", "ring", "diamond")  # what others can lie inside of
 GRAIN = 16  # centres and radii are whole parts of a pixel divided by this
@@ -35,12 +35,12 @@ HELD_OUT = {
     "blue": "circle",
     "purple": "cross",
 }
-PAIR_COLOUR, PAIR_SHAPE = (each.ravel() for each in np.indices((len(COLOURS), len(SHAPES))))
-PAIR_HELD_OUT = np.array([HELD_OUT[colour] == shape for colour in COLOURS for shape in SHAPES])
-PAIR_OUTER = np.array([shape in OUTER for _ in COLOURS for shape in SHAPES])
+PAIR_COLOUR, PAIR_SHAPE = (each.ravel() for each in np.indices((len(SCENE_COLOURS), len(SHAPES))))
+PAIR_HELD_OUT = np.array([HELD_OUT[colour] == shape for colour in SCENE_COLOURS for shape in SHAPES])
+PAIR_OUTER = np.array([shape in OUTER for _ in SCENE_COLOURS for shape in SHAPES])
 
 # Streams of draws, each with as many numbers as the next one leaves it.
-KIND, FOCUS, FIRST, SECOND, COUNT, SIZE, PLACE, ALONG, RADIUS, JITTER, CELL, BACKGROUND, END = (
+KIND, FOCUS, FIRST, SECOND, COUNT, SIZE, PLACE, ALONG, RADIUS, JITTER, CELL_ORDER, BACKGROUND, STREAMS = (
     0, 1, 2, 3, 4, 5, 6, 7, 9, 13, 21, 30, 36,
 )  # fmt: skip
 
@@ -87,25 +87,25 @@ def lay_out(
     seed: int, split: int, indices: Int64[ndarray, " n"], unseen: Bool[ndarray, " n"], size: tuple[int, int]
 ) -> Objects:
     """The objects of these scenes of a split; where `unseen`, one pair of colour and shape is held out."""
-    u = draws.uniform(seed, split, torch.from_numpy(indices), range(END)).double().numpy()
+    u = draws.uniform(seed, split, torch.from_numpy(indices), range(STREAMS)).double().numpy()
     kinds = np.searchsorted(np.cumsum([share for share, _ in PLACES])[:-1], u[KIND], side="right")
     n = len(indices)
-    placed = Placed(np.full((n, MOST), -1), *np.zeros((3, n, MOST)))
+    placed = Placed(np.full((n, MOST_OBJECTS), -1), *np.zeros((3, n, MOST_OBJECTS)))
     for kind, (_, place) in enumerate(PLACES):
         rows = np.flatnonzero(kinds == kind)
         for whole, part in zip(placed, place(u[:, rows]), strict=True):
             whole[rows] = part
     pairs = _pairs(u, unseen, two=(placed.pair == 1).any(1), inside=kinds == len(PLACES) - 1)
-    shown = np.take_along_axis(pairs, np.maximum(placed.pair, 0), 1)
+    pair = np.take_along_axis(pairs, np.maximum(placed.pair, 0), 1)
     height, width = size
     lengths = (placed.y * height, placed.x * width, placed.radius * min(size))
     grey = 14 + 26 * u[BACKGROUND : BACKGROUND + 1]
     return Objects(
-        np.where(placed.pair < 0, -1, PAIR_COLOUR[shown]),
-        PAIR_SHAPE[shown],
+        np.where(placed.pair < 0, -1, PAIR_COLOUR[pair]),
+        PAIR_SHAPE[pair],
         *(np.rint(each * GRAIN) / GRAIN for each in lengths),
         background=np.rint(grey + 18 * (u[BACKGROUND + 1 : BACKGROUND + 4] - 0.5)).T,
-        slope=np.rint(24 * (u[BACKGROUND + 4 : END] - 0.5)).T,
+        slope=np.rint(24 * (u[BACKGROUND + 4 : STREAMS] - 0.5)).T,
     )
 
 
@@ -149,16 +149,16 @@ def _count(u: Float64[ndarray, "s n"]) -> Placed:
     y, x = np.where(small, _cells(u, 3), _cells(u, 2))
     bounds = np.where(small, np.array(SMALL)[:, None], np.array(LARGE)[:, None])
     radius = bounds[0] + u[RADIUS] * (bounds[1] - bounds[0])
-    pair = np.where(np.arange(MOST)[:, None] < 2 + np.floor(u[COUNT] * 3), 0, -1)
+    pair = np.where(np.arange(MOST_OBJECTS)[:, None] < 2 + np.floor(u[COUNT] * 3), 0, -1)
     return Placed(pair.T, y.T, x.T, np.broadcast_to(radius, y.shape).T)
 
 
 def _groups(u: Float64[ndarray, "s n"]) -> Placed:
     """Two or three of the same and one other, all small: the larger group has the first word."""
     y, x = _cells(u, 3)
-    many = np.arange(MOST)[:, None] - (2 + np.floor(u[COUNT] * 2))
+    many = np.arange(MOST_OBJECTS)[:, None] - (2 + np.floor(u[COUNT] * 2))
     pair = np.where(many < 0, 0, np.where(many < 1, 1, -1))
-    return Placed(pair.T, y.T, x.T, _between(u[RADIUS : RADIUS + MOST], SMALL).T)
+    return Placed(pair.T, y.T, x.T, _between(u[RADIUS : RADIUS + MOST_OBJECTS], SMALL).T)
 
 
 def _relation(u: Float64[ndarray, "s n"]) -> Placed:
@@ -186,16 +186,16 @@ def _inside(u: Float64[ndarray, "s n"]) -> Placed:
 
 def _placed(pair: list[int], *lengths) -> Placed:
     """The same pairs for every scene, and lengths for as many objects; the other places stay empty."""
-    full = np.zeros((3, MOST, np.shape(lengths[0])[1]))
+    full = np.zeros((3, MOST_OBJECTS, np.shape(lengths[0])[1]))
     full[:, : len(pair)] = lengths
-    pairs = np.array(pair + [-1] * (MOST - len(pair)))
+    pairs = np.array(pair + [-1] * (MOST_OBJECTS - len(pair)))
     return Placed(np.broadcast_to(pairs, full[0].T.shape), *(each.T for each in full))
 
 
 def _cells(u: Float64[ndarray, "s n"], side: int) -> Float64[ndarray, "2 m n"]:
     """Where four objects lie that have cells of a square grid to themselves, and stay clear of the cells' edges."""
-    cell = np.argsort(u[CELL : CELL + side * side], axis=0, kind="stable")[:MOST]
-    jitter = 0.06 * (u[JITTER : JITTER + 2 * MOST].reshape(2, MOST, -1) - 0.5)
+    cell = np.argsort(u[CELL_ORDER : CELL_ORDER + side * side], axis=0, kind="stable")[:MOST_OBJECTS]
+    jitter = 0.06 * (u[JITTER : JITTER + 2 * MOST_OBJECTS].reshape(2, MOST_OBJECTS, -1) - 0.5)
     return (np.stack([cell // side, cell % side]) + 0.5) / side + jitter
 
 

@@ -18,7 +18,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 Distance = Callable[[ndarray, ndarray, ndarray], ndarray]  # of (|dx|, dy downwards, radius), negative inside
 
 # From light to dark, 7 or more steps of CIE lightness apart: where hues look alike, brightness still tells them.
-COLOURS = {
+SCENE_COLOURS = {
     "white": (250, 250, 250),
     "yellow": (245, 225, 50),
     "cyan": (60, 215, 225),
@@ -39,7 +39,7 @@ class Objects:
     """What lies in each scene, in the order of drawing. Lengths are in pixels; y points down."""
 
     colour: Int64[ndarray, "n m"]
-    """Index into COLOURS; −1 where there is no object."""
+    """Index into SCENE_COLOURS; −1 where there is no object."""
     shape: Int64[ndarray, "n m"]
     """Index into SHAPES."""
     y: Float64[ndarray, "n m"]
@@ -115,10 +115,10 @@ SHAPES: dict[str, Distance] = {
     "heart": _heart,
 }
 DISTANCES = tuple(SHAPES.values())
-PAINT = np.array(list(COLOURS.values()), np.float32)
+PAINT = np.array(list(SCENE_COLOURS.values()), np.float32)
 
 
-def draw(objects: Objects, size: tuple[int, int]) -> tuple[UInt8[ndarray, "n 3 y x"], Int64[ndarray, "n m 4"]]:
+def draw_scenes(objects: Objects, size: tuple[int, int]) -> tuple[UInt8[ndarray, "n 3 y x"], Int64[ndarray, "n m 4"]]:
     """The pictures, and the tight box (y0, x0, y1, x1) of each object, ends exclusive; zeros where there is none."""
     images = np.empty((len(objects), 3, *size), np.uint8)
     boxes = np.zeros((*objects.colour.shape, 4), np.int64)

@@ -25,20 +25,20 @@ from torch import Tensor
 from pellucid.data.captions import CLASSES, CaptionSet, CaptionSplits
 from pellucid.data.images import ImageSet
 from pellucid.data.scene_layout import SceneConfig, check_scene_size, lay_out
-from pellucid.data.scene_pixels import COLOURS, SHAPES, Objects, draw
+from pellucid.data.scene_pixels import SCENE_COLOURS, SHAPES, Objects, draw_scenes
 
-__all__ = ["Box", "SceneConfig", "SceneSet", "Sentence", "make_scenes", "scene_sentences"]
+__all__ = ["Box", "SceneConfig", "SceneSentence", "SceneSet", "make_scenes", "scene_sentences"]
 
 Box = tuple[int, int, int, int]  # y0, x0, y1, x1 in pixels, ends exclusive
-Word = tuple[str, tuple[int, ...]]  # and which objects it names
+SceneWord = tuple[str, tuple[int, ...]]  # and which objects it names
 
-NAMES = [(colour, shape) for colour in COLOURS for shape in SHAPES]
-NUMBERS = ("no", "one", "two", "three", "four")
+PAIR_NAMES = [(colour, shape) for colour in SCENE_COLOURS for shape in SHAPES]
+COUNT_WORDS = ("no", "one", "two", "three", "four")
 PLURALS = {shape: shape + ("es" if shape == "cross" else "s") for shape in SHAPES}
 LARGE_FROM = 0.125  # of the shorter side: halfway between the largest small radius and the smallest large one
 MIDDLE_TO = 0.13  # of a side, from the middle
-SPLITS = ("train", "validation", "test")
-AT_ONCE = 1024  # scenes laid out together
+SCENE_SPLITS = ("train", "validation", "test")
+SCENES_AT_ONCE = 1024  # scenes laid out together
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,11 +69,11 @@ class SceneSet(CaptionSet):
         return SceneSet(self.images.subset(index), captions, ids, boxes, self.unseen[index], kinds)
 
 
-class Sentence(NamedTuple):
+class SceneSentence(NamedTuple):
     """What a scene's caption says, and of which objects."""
 
     kind: str
-    words: tuple[Word, ...]
+    words: tuple[SceneWord, ...]
 
     @property
     def text(self) -> str:
@@ -89,21 +89,21 @@ def make_scenes(config: SceneConfig, size: tuple[int, int] = (64, 64)) -> Captio
 
 
 def _make(config: SceneConfig, split: int, size: tuple[int, int]) -> SceneSet | None:
-    name = SPLITS[split]
+    name = SCENE_SPLITS[split]
     count = getattr(config, name)
     if not count:
         return None
     unseen = (np.arange(count) % 2 > 0) & (name == "test")
     images = np.empty((count, 3, *size), np.uint8)
-    sentences: list[Sentence] = []
+    sentences: list[SceneSentence] = []
     boxes: list[tuple[tuple[Box, ...], ...]] = []
-    for start in range(0, count, AT_ONCE):
-        indices = np.arange(start, min(start + AT_ONCE, count))
+    for start in range(0, count, SCENES_AT_ONCE):
+        indices = np.arange(start, min(start + SCENES_AT_ONCE, count))
         objects = lay_out(config.seed, split, indices, unseen[indices], size)
-        images[indices], found = draw(objects, size)
+        images[indices], corners = draw_scenes(objects, size)
         some = list(scene_sentences(objects, size))
-        for sentence, lying in zip(some, found.tolist(), strict=True):
-            boxes.append(tuple(tuple(tuple(lying[i]) for i in named) for _, named in sentence.words))
+        for sentence, its_corners in zip(some, corners.tolist(), strict=True):
+            boxes.append(tuple(tuple(tuple(its_corners[i]) for i in objects_of) for _, objects_of in sentence.words))
         sentences += some
     return SceneSet(
         ImageSet(torch.from_numpy(images), torch.zeros(count, dtype=torch.int64), CLASSES),
@@ -115,7 +115,7 @@ def _make(config: SceneConfig, split: int, size: tuple[int, int]) -> SceneSet | 
     )
 
 
-def scene_sentences(objects: Objects, size: tuple[int, int]) -> Iterator[Sentence]:
+def scene_sentences(objects: Objects, size: tuple[int, int]) -> Iterator[SceneSentence]:
     """The sentence of each scene, from where its objects lie and what they look like."""
     pairs = objects.colour * len(SHAPES) + objects.shape
     where = np.stack([objects.y / size[0], objects.x / size[1], objects.radius / min(size)], -1)
@@ -123,39 +123,39 @@ def scene_sentences(objects: Objects, size: tuple[int, int]) -> Iterator[Sentenc
         yield _sentence(pairs[row, :present].tolist(), y_x_r[:present].tolist())
 
 
-def _sentence(pairs: list[int], where: list[list[float]]) -> Sentence:
+def _sentence(pairs: list[int], where: list[list[float]]) -> SceneSentence:
     groups = Counter(pairs).most_common()
     members = [tuple(i for i, pair in enumerate(pairs) if pair == group) for group, _ in groups]
     size = "large" if where[0][2] > LARGE_FROM else "small"
     if len(pairs) == 1:
         place = _place(where[0][0] - 0.5, where[0][1] - 0.5)
-        return Sentence("single", (("a", ()), *_phrase(pairs[0], (0,), size), *_plain(place)))
+        return SceneSentence("single", (("a", ()), *_phrase(pairs[0], (0,), size), *_plain(place)))
     if len(groups) == 1:
-        return Sentence("count", (*_counted(pairs[0], members[0], size),))
+        return SceneSentence("count", (*_counted(pairs[0], members[0], size),))
     if len(pairs) > 2:
-        first, second = (_counted(group, named) for (group, _), named in zip(groups, members, strict=True))
-        return Sentence("groups", (*first, ("and", ()), *second))
+        first, second = (_counted(group, objects) for (group, _), objects in zip(groups, members, strict=True))
+        return SceneSentence("groups", (*first, ("and", ()), *second))
     small, large = sorted((0, 1), key=lambda i: where[i][2])
     down, right = (where[small][axis] - where[large][axis] for axis in (0, 1))
     inside = max(abs(down), abs(right)) < where[large][2] / 2
     first, second = ((("a", ()), *_phrase(pairs[i], (i,))) for i in (small, large))
     words = "inside" if inside else _direction(down, right)
-    return Sentence("inside" if inside else "relation", (*first, *_plain(words), *second))
+    return SceneSentence("inside" if inside else "relation", (*first, *_plain(words), *second))
 
 
-def _phrase(pair: int, named: tuple[int, ...], size: str = "") -> Iterator[Word]:
+def _phrase(pair: int, objects: tuple[int, ...], size: str = "") -> Iterator[SceneWord]:
     """Colour and shape, after the size if it is said."""
-    colour, shape = NAMES[pair]
-    words = (size, colour, shape if len(named) == 1 else PLURALS[shape])
-    return ((word, named) for word in words if word)
+    colour, shape = PAIR_NAMES[pair]
+    words = (size, colour, shape if len(objects) == 1 else PLURALS[shape])
+    return ((word, objects) for word in words if word)
 
 
-def _counted(pair: int, named: tuple[int, ...], size: str = "") -> tuple[Word, ...]:
+def _counted(pair: int, objects: tuple[int, ...], size: str = "") -> tuple[SceneWord, ...]:
     """A number names no object: it is read off all of them."""
-    return ((NUMBERS[len(named)], ()), *_phrase(pair, named, size))
+    return ((COUNT_WORDS[len(objects)], ()), *_phrase(pair, objects, size))
 
 
-def _plain(words: str) -> Iterator[Word]:
+def _plain(words: str) -> Iterator[SceneWord]:
     """Words that name no object."""
     return ((word, ()) for word in words.split())
 

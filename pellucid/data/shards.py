@@ -11,8 +11,9 @@ from typing import Any
 
 from torch import Tensor
 
-from pellucid.data.images import SUFFIXES, Header, Size, decode, one_line, probe, reason
-from pellucid.data.listings import SPLITS, Entries, Listing, some
+from pellucid.data.images import SUFFIXES, ImageHeader, Size, decode, one_line, probe, reason
+from pellucid.data.listings import SPLIT_NAMES, Entries, Listing, some
+from pellucid.extras import require
 
 MAX_LABEL = 1 << 20  # bytes of a .cls or .json member
 IMAGE_COLUMNS = ("image", "img")
@@ -39,12 +40,12 @@ class Member:
     def decode(self, size: Size | None, channels: int) -> Tensor:
         return decode(self.content(), size, channels, name=self.name)
 
-    def probe(self) -> Header:
+    def probe(self) -> ImageHeader:
         return probe(self.content(), name=self.name)
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class TableRow:
     """An image in a row of a Hugging Face table."""
 
     name: str
@@ -62,7 +63,7 @@ class Row:
     def decode(self, size: Size | None, channels: int) -> Tensor:
         return decode(self.content(), size, channels, name=self.name)
 
-    def probe(self) -> Header:
+    def probe(self) -> ImageHeader:
         return probe(self.content(), name=self.name)
 
 
@@ -78,13 +79,13 @@ def list_shards(pattern: str) -> Listing:
     An image is paired with the .cls (a number) or .json (with "label") of the same name.
     """
     shards = find_shards(pattern)
-    labelled: dict[str, list[tuple[Member, int | str]]] = {}
-    said = [SPLITS.get(re.split("[^a-z]", shard.name.lower())[0]) for shard in shards]
-    for shard, split in zip(shards, said, strict=True):
-        labelled.setdefault(split or "train", []).extend(_index(shard))
-    if not labelled.get("train"):
-        raise ValueError(f"{pattern!r} holds no images to train with; found {some(tuple(labelled))}")
-    labels = {label for samples in labelled.values() for _, label in samples}
+    samples_by_split: dict[str, list[tuple[Member, int | str]]] = {}
+    own_splits = [SPLIT_NAMES.get(re.split("[^a-z]", shard.name.lower())[0]) for shard in shards]
+    for shard, split in zip(shards, own_splits, strict=True):
+        samples_by_split.setdefault(split or "train", []).extend(_index(shard))
+    if not samples_by_split.get("train"):
+        raise ValueError(f"{pattern!r} holds no images to train with; found {some(tuple(samples_by_split))}")
+    labels = {label for samples in samples_by_split.values() for _, label in samples}
     if all(isinstance(label, int) for label in labels):
         names = tuple(range(max(labels) + 1))  # type: ignore[type-var, operator]
     elif all(isinstance(label, str) for label in labels):
@@ -93,9 +94,9 @@ def list_shards(pattern: str) -> Listing:
         raise ValueError(f"the labels of {pattern!r} are numbers and words; expected one kind")
     number = {name: i for i, name in enumerate(names)}
     splits: dict[str, Entries] = {
-        split: [(member, number[label]) for member, label in samples] for split, samples in labelled.items()
+        split: [(member, number[label]) for member, label in samples] for split, samples in samples_by_split.items()
     }
-    return Listing(f"WebDataset, {len(shards)} shards", splits, tuple(map(str, names)), is_split=any(said))
+    return Listing(f"WebDataset, {len(shards)} shards", splits, tuple(map(str, names)), is_split=any(own_splits))
 
 
 def find_shards(pattern: str) -> list[Path]:
@@ -126,17 +127,17 @@ def braces(pattern: str) -> list[str]:
     >>> braces("{train,val}-{0..1}.tar")
     ['train-0.tar', 'train-1.tar', 'val-0.tar', 'val-1.tar']
     """
-    found = re.search(r"\{([^{}]*)\}", pattern)
-    if not found:
+    match = re.search(r"\{([^{}]*)\}", pattern)
+    if not match:
         return [pattern]
-    if numbers := re.fullmatch(r"(\d+)\.\.(\d+)", found.group(1)):
+    if numbers := re.fullmatch(r"(\d+)\.\.(\d+)", match.group(1)):
         first, last = numbers.groups()
         if not 0 <= int(last) - int(first) < 1_000_000:
-            raise ValueError(f"{found.group()} in {pattern!r} counts down or too far; expected as in {{000..009}}")
+            raise ValueError(f"{match.group()} in {pattern!r} counts down or too far; expected as in {{000..009}}")
         choices = [f"{i:0{len(first)}d}" for i in range(int(first), int(last) + 1)]
     else:
-        choices = found.group(1).split(",")
-    before, after = pattern[: found.start()], pattern[found.end() :]
+        choices = match.group(1).split(",")
+    before, after = pattern[: match.start()], pattern[match.end() :]
     return [expanded for choice in choices for expanded in braces(before + choice + after)]
 
 
@@ -170,13 +171,13 @@ def sample_key(name: str) -> tuple[str, str]:
 def _index(shard: Path) -> Iterator[tuple[Member, int | str]]:
     """Each image of a shard and its label, in the shard's order."""
     samples: dict[str, _Sample] = {}
-    for name, found in members(shard):
+    for name, member in members(shard):
         key, suffix = sample_key(name)
         sample = samples.setdefault(key, _Sample())
         if f".{suffix}" in SUFFIXES and sample.image is None:
-            sample.image = found
+            sample.image = member
         elif suffix == "cls" or (suffix == "json" and sample.label is None):
-            sample.label = found
+            sample.label = member
     for key, sample in samples.items():
         if sample.image is not None:
             if sample.label is None:
@@ -203,10 +204,7 @@ def _label(member: Member) -> int | str:
 
 def list_table(name: str) -> Listing:
     """A Hugging Face dataset by its name on the hub, or by the path of one on this machine."""
-    try:
-        import datasets
-    except ImportError as error:
-        raise ValueError("hf: needs the extra: pip install 'pellucid[hf]'") from error
+    datasets = require("datasets", "hf:")
     path = Path(name).expanduser()
     try:
         if (path / "dataset_dict.json").is_file() or (path / "state.json").is_file():
@@ -215,24 +213,24 @@ def list_table(name: str) -> Listing:
             loaded = datasets.load_dataset(str(path) if path.exists() else name)
     except Exception as error:
         raise ValueError(one_line(f"hf:{name} can't be loaded: {reason(error)}")) from error
-    tables: dict[str, Any] = {"train": loaded} if isinstance(loaded, datasets.Dataset) else dict(loaded)  # type: ignore
-    named = {SPLITS[split.lower()]: table for split, table in tables.items() if split.lower() in SPLITS}
-    if "train" not in named:
+    tables: dict[str, Any] = {"train": loaded} if isinstance(loaded, datasets.Dataset) else dict(loaded)
+    by_split = {SPLIT_NAMES[split.lower()]: table for split, table in tables.items() if split.lower() in SPLIT_NAMES}
+    if "train" not in by_split:
         raise ValueError(f"hf:{name} has the splits {some(tuple(tables))}; expected one called train")
-    features = named["train"].features
+    features = by_split["train"].features
     image = _column(name, features, IMAGE_COLUMNS, datasets.Image)
     label = _column(name, features, LABEL_COLUMNS, datasets.ClassLabel)
     splits: dict[str, Entries] = {}
-    for split, table in named.items():
+    for split, table in by_split.items():
         table = table.cast_column(image, datasets.Image(decode=False))
         labels = table[label]
-        splits[split] = [(Row(f"{split}/{i}", table, image, i), int(value)) for i, value in enumerate(labels)]
+        splits[split] = [(TableRow(f"{split}/{i}", table, image, i), int(value)) for i, value in enumerate(labels)]
     return Listing("Hugging Face dataset", splits, tuple(features[label].names), is_split=len(splits) > 1)
 
 
 def _column(name: str, features: Any, usual: tuple[str, ...], kind: type) -> str:
     """The column of a type; of several, the one with a usual name."""
-    found = [column for column, feature in features.items() if isinstance(feature, kind)]
-    if not found:
+    columns = [column for column, feature in features.items() if isinstance(feature, kind)]
+    if not columns:
         raise ValueError(f"hf:{name} has the columns {some(tuple(features))}; expected one of type {kind.__name__}")
-    return next((column for column in usual if column in found), found[0])
+    return next((column for column in usual if column in columns), columns[0])

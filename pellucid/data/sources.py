@@ -12,17 +12,18 @@ import torch
 from torch import Tensor
 
 from pellucid.data import formats, named
-from pellucid.data.formats import Parts
+from pellucid.data.formats import SplitArrays
 from pellucid.data.images import ImageSet, Size, check_size
-from pellucid.data.lazy import LazyImageSet, Pixels, Unreadable, into_memory
+from pellucid.data.lazy import ImageInMemory, LazyImageSet, Unreadable, into_memory
 from pellucid.data.listings import IN_MEMORY, Images, Listing, gather, list_folder
+from pellucid.data.own import as_image_set
 from pellucid.data.shards import list_shards, list_table
 
 log = logging.getLogger("pellucid")
 
 HELD_OUT_SEED = 0
 STATISTICS_OF = 2000  # images, of a set that is not in memory
-NAMES = ("digits", *named.KNOWN)
+SET_NAMES = ("digits", *named.KNOWN)
 PREFIXES = {"folder": "PATH", "wds": "SHARDS", "hf": "NAME"}
 
 
@@ -51,14 +52,14 @@ class Splits:
     test: Images | None = None
 
 
-def load(config: DataConfig) -> Splits:
+def load_images(config: DataConfig) -> Splits:
     """The images that a config asks for.
 
-    >>> splits = load(DataConfig("digits", held_out=100))
+    >>> splits = load_images(DataConfig("digits", held_out=100))
     >>> splits.train.shape, len(splits.train), len(splits.validation), len(splits.test)
     ((1, 8, 8), 1337, 100, 360)
     """
-    _, parts = find(config, Unreadable(config.strict))
+    _, parts = find_images(config, Unreadable(config.strict))
     if config.held_out:
         if "validation" in parts:
             log.info("%s: its own validation images are left aside for the held-out ones", config.name)
@@ -89,7 +90,7 @@ def hold_out(images: Images, count: int) -> tuple[Images, Images]:
     return images.subset(kept.nonzero().flatten()), images.subset(chosen.sort().values)
 
 
-def find(config: DataConfig, unreadable: Unreadable) -> tuple[str, dict[str, Images]]:
+def find_images(config: DataConfig, unreadable: Unreadable) -> tuple[str, dict[str, Images]]:
     """What format was found, and the images by split, before any are held out."""
     check_size(config.size)
     if config.held_out < 0:
@@ -98,15 +99,15 @@ def find(config: DataConfig, unreadable: Unreadable) -> tuple[str, dict[str, Ima
     if listing is not None:
         return listing.format, gather(listing, config.size, unreadable, own_validation=not config.held_out)
     if config.name == "digits":
-        return "digits of scikit-learn", sets(named.digits(), named.TEN, config.size)
+        return "digits of scikit-learn", make_sets(named.digits(), named.TEN, config.size)
     known = named.KNOWN[config.name]
     if config.path is None:
-        form, parts = named.find(config.name)
+        form, parts = named.find_named(config.name)
     else:
         form, parts = named.read_path(config.name, Path(config.path).expanduser())
         if differs := named.difference(known, parts):
             log.warning("%s is not the official %s: %s", config.path, config.name, differs)
-    return form, sets(parts, known.classes, config.size)
+    return form, make_sets(parts, known.classes, config.size)
 
 
 def list_images(config: DataConfig) -> Listing | None:
@@ -118,35 +119,35 @@ def list_images(config: DataConfig) -> Listing | None:
         if kind == "folder":
             return list_folder(Path(where).expanduser())
         return list_shards(where) if kind == "wds" else list_table(where)
-    if config.name not in NAMES:
-        near = difflib.get_close_matches(config.name, NAMES, 1)
-        meant = f"; did you mean {near[0]!r}?" if near else ""
-        expected = ", ".join([*NAMES, *(f"{prefix}:{what}" for prefix, what in PREFIXES.items())])
-        raise ValueError(f"no data is called {config.name!r}; expected one of {expected}{meant}")
+    if config.name not in SET_NAMES:
+        near = difflib.get_close_matches(config.name, SET_NAMES, 1)
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        expected = ", ".join([*SET_NAMES, *(f"{prefix}:{what}" for prefix, what in PREFIXES.items())])
+        raise ValueError(f"no data is called {config.name!r}; expected one of {expected}{hint}")
     if config.path is None:
         return None
     if config.name == "digits":
-        raise ValueError("digits come with scikit-learn; leave path out")
+        raise ValueError("digits come with pellucid; leave path out")
     path = Path(config.path).expanduser()
     is_set = not path.is_dir() or formats.locate(config.name, path) or named.archives_in(path)
     return None if is_set or not any(each.is_dir() for each in path.iterdir()) else list_folder(path)
 
 
-def sets(parts: Parts, classes: tuple[str, ...], size: Size | None) -> dict[str, Images]:
+def make_sets(parts: SplitArrays, classes: tuple[str, ...], size: Size | None) -> dict[str, Images]:
     """Arrays by split as sets, brought to `size`; above 2 GiB each image is scaled when it is read."""
-    made: dict[str, Images] = {}
+    sets: dict[str, Images] = {}
     for split, (pixels, numbers) in parts.items():
         images, labels = torch.from_numpy(np.array(pixels)), torch.from_numpy(numbers.astype(np.int64))
         channels, *own = images.shape[1:]
         if size is None or size == tuple(own):
-            made[split] = ImageSet(images, labels, classes)
+            sets[split] = ImageSet(images, labels, classes)
             continue
-        items = [Pixels(f"{split}/{i}", image) for i, image in enumerate(images)]
+        items = [ImageInMemory(f"{split}/{i}", image) for i, image in enumerate(images)]
         if len(items) * channels * size[0] * size[1] <= IN_MEMORY:
-            made[split] = into_memory(items, labels.tolist(), classes, size, channels, Unreadable(strict=True))
+            sets[split] = into_memory(items, labels.tolist(), classes, size, channels, Unreadable(strict=True))
         else:
-            made[split] = LazyImageSet(items, labels, classes, size, channels)
-    return made
+            sets[split] = LazyImageSet(items, labels, classes, size, channels)
+    return sets
 
 
 def statistics(images: Images) -> tuple[tuple[float, ...], tuple[float, ...]]:

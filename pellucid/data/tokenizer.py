@@ -13,11 +13,11 @@ from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_toke
 from torch import Tensor
 
 PAD, START, END, UNKNOWN, BACKWARD, MASK = range(6)  # the first numbers of every vocabulary
-NAMES = ("<pad>", "<start>", "<end>", "<unknown>", "<backward>", "<mask>")
-SPECIAL = len(NAMES)
+SPECIAL_NAMES = ("<pad>", "<start>", "<end>", "<unknown>", "<backward>", "<mask>")
+SPECIAL = len(SPECIAL_NAMES)
 NEVER = (PAD, START, UNKNOWN, BACKWARD, MASK)  # what no caption says
-Kind = Literal["words", "bpe"]
-WORD = r"[\p{L}\p{N}]+(?:['’\-][\p{L}\p{N}]+)*"
+TokenizerKind = Literal["words", "bpe"]
+WORD_PATTERN = r"[\p{L}\p{N}]+(?:['’\-][\p{L}\p{N}]+)*"
 MIRRORED = (("left", "right"), ("leftmost", "rightmost"), ("left-hand", "right-hand"), ("lefthand", "righthand"))
 
 
@@ -33,40 +33,41 @@ class CaptionTokenizer:
 
     def __init__(self, tokenizer: Tokenizer):
         self.tokenizer = tokenizer
-        wrong = [name for i, name in enumerate(NAMES) if tokenizer.token_to_id(name) != i]
+        wrong = [name for i, name in enumerate(SPECIAL_NAMES) if tokenizer.token_to_id(name) != i]
         if wrong:
             raise ValueError(f"the tokenizer has no {', '.join(wrong)} among its first {SPECIAL} tokens; train it here")
 
     @classmethod
     def train(
-        cls, captions: Iterable[str], *, kind: Kind = "words", min_count: int = 5, size: int = 4000
+        cls, captions: Iterable[str], *, kind: TokenizerKind = "words", min_count: int = 5, size: int = 4000
     ) -> "CaptionTokenizer":
         """words: those that occur min_count times or more. bpe: pieces, `size` of them at most."""
         if kind not in ("words", "bpe"):
             raise ValueError(f"kind is {kind!r}; expected 'words' or 'bpe'")
         normalizer = normalizers.Sequence([normalizers.NFC(), normalizers.Lowercase()])
-        splitter = pre_tokenizers.Split(Regex(WORD), "removed", invert=True)
+        splitter = pre_tokenizers.Split(Regex(WORD_PATTERN), "removed", invert=True)
         if kind == "words":
             counts = Counter(
                 word for text in captions for word, _ in splitter.pre_tokenize_str(normalizer.normalize_str(text))
             )
-            kept = sorted((word for word, count in counts.items() if count >= min_count), key=lambda w: (-counts[w], w))
-            if not kept:
+            frequent = (word for word, count in counts.items() if count >= min_count)
+            words = sorted(frequent, key=lambda word: (-counts[word], word))
+            if not words:
                 raise ValueError(f"no word occurs {min_count} times in the captions; use a smaller min_count")
-            vocabulary = {name: i for i, name in enumerate((*NAMES, *kept))}
-            tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token=NAMES[UNKNOWN]))
+            vocabulary = {name: i for i, name in enumerate((*SPECIAL_NAMES, *words))}
+            tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token=SPECIAL_NAMES[UNKNOWN]))
         else:
-            tokenizer = Tokenizer(models.BPE(unk_token=NAMES[UNKNOWN], end_of_word_suffix="</w>"))
+            tokenizer = Tokenizer(models.BPE(unk_token=SPECIAL_NAMES[UNKNOWN], end_of_word_suffix="</w>"))
             tokenizer.decoder = decoders.BPEDecoder(suffix="</w>")
         tokenizer.normalizer = normalizer
         tokenizer.pre_tokenizer = splitter
         if kind == "bpe":
             trainer = trainers.BpeTrainer(
-                vocab_size=size, min_frequency=2, special_tokens=list(NAMES), end_of_word_suffix="</w>",
+                vocab_size=size, min_frequency=2, special_tokens=list(SPECIAL_NAMES), end_of_word_suffix="</w>",
                 show_progress=False,
             )  # fmt: skip
             tokenizer.train_from_iterator(captions, trainer)
-        tokenizer.add_special_tokens(list(NAMES))
+        tokenizer.add_special_tokens(list(SPECIAL_NAMES))
         return cls(tokenizer)
 
     @classmethod
@@ -107,8 +108,9 @@ class CaptionTokenizer:
         if length < 2:
             raise ValueError(f"length is {length}; expected 2 or more, for the start and the end")
         rows = torch.full((len(captions), length), PAD)
-        for row, found in zip(rows, self.tokenizer.encode_batch(list(captions), add_special_tokens=False), strict=True):
-            ids = [START, *found.ids[: length - 2], END]
+        encodings = self.tokenizer.encode_batch(list(captions), add_special_tokens=False)
+        for row, encoding in zip(rows, encodings, strict=True):
+            ids = [START, *encoding.ids[: length - 2], END]
             row[: len(ids)] = torch.tensor(ids)
         return rows
 
@@ -120,18 +122,18 @@ class CaptionTokenizer:
         """Each word up to the end, and which of the numbers spell it."""
         ids = ids.tolist() if isinstance(ids, Tensor) else list(ids)
         ids = ids[: ids.index(END)] if END in ids else ids
-        found: list[tuple[str, slice]] = []
-        begun, spelled = 0, ""
+        words: list[tuple[str, slice]] = []
+        start, word = 0, ""
         for i, number in enumerate(ids):
             if number < SPECIAL and number != UNKNOWN:
                 continue
             piece = self._pieces[number]
-            begun = begun if spelled else i
-            spelled += piece.removesuffix("</w>")
+            start = start if word else i
+            word += piece.removesuffix("</w>")
             if not self._in_pieces or piece.endswith("</w>") or number == UNKNOWN:
-                found.append((spelled, slice(begun, i + 1)))
-                spelled = ""
-        return found + ([(spelled, slice(begun, len(ids)))] if spelled else [])
+                words.append((word, slice(start, i + 1)))
+                word = ""
+        return words + ([(word, slice(start, len(ids)))] if word else [])
 
     @cached_property
     def _pieces(self) -> list[str]:

@@ -1,7 +1,6 @@
 """METEOR and SPICE as the official scorer computes them: by its own Java programs, where they are installed."""
 
 import contextlib
-import importlib.util
 import json
 import shutil
 import subprocess
@@ -10,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from pellucid.evaluation.captions import Words, tokenised
+from pellucid.extras import require
 
 METRICS = ("meteor", "spice")
 CORENLP = "stanford-corenlp-3.6.0"
@@ -35,10 +35,7 @@ def check(metric: str) -> Path:
     """The program of a metric; ValueError, in one sentence that says what to do, if it can't run."""
     if shutil.which("java") is None:
         raise ValueError(f"{metric.upper()} is a Java program and there is no java; install a Java runtime")
-    found = importlib.util.find_spec("pycocoevalcap")
-    if found is None or not found.submodule_search_locations:
-        raise ValueError(f"{metric.upper()} needs its extra: pip install 'pellucid[official]'")
-    folder = Path(found.submodule_search_locations[0]) / metric
+    folder = Path(require("pycocoevalcap", metric.upper()).__path__[0]) / metric
     jar = folder / {"meteor": "meteor-1.5.jar", "spice": "spice-1.0.jar"}[metric]
     if not jar.is_file():
         raise ValueError(f"{jar} is not there; install it again: pip install --force-reinstall pycocoevalcap")

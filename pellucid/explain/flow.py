@@ -12,11 +12,10 @@ from typing import Any
 import numpy as np
 import torch
 from jaxtyping import Float
-from scipy.sparse import coo_array, csr_array
-from scipy.sparse.csgraph import maximum_flow
 from torch import Tensor
 
 from pellucid.explain.chains import DecoderRecords, Records, Start, check_decoder, check_self, listed, weights_of
+from pellucid.extras import require
 from pellucid.layers.record import Record
 
 LIMIT = 256  # tokens
@@ -89,27 +88,28 @@ def _half(record: Record) -> np.ndarray:
     return record.weights().double().mean(1).cpu().numpy() / 2
 
 
-def _pipes(blocks: Sequence[tuple[int, int, np.ndarray]]) -> csr_array:
+def _pipes(blocks: Sequence[tuple[int, int, np.ndarray]]) -> Any:
     """How wide the pipe between any two nodes is, for one image."""
     parts = [(row, column, widths, widths.nonzero()) for row, column, widths in blocks]
     starts = np.concatenate([row + rows for row, _, _, (rows, _) in parts])
     ends = np.concatenate([column + columns for _, column, _, (_, columns) in parts])
     nodes = 1 + max(column + widths.shape[1] for _, column, widths in blocks)
     widths = np.concatenate([widths[there] for _, _, widths, there in parts])
-    return csr_array(coo_array((widths, (starts, ends)), shape=(nodes, nodes)))
+    sparse = require("scipy.sparse", "the method flow")
+    return sparse.csr_array(sparse.coo_array((widths, (starts, ends)), shape=(nodes, nodes)))
 
 
-def _most(pipes: csr_array, sink: int) -> float:
+def _most(pipes: Any, sink: int) -> float:
     """The maximum flow from node 0 to the sink.
 
     SciPy counts in 32-bit integers. So what fits is found in units of 2⁻²⁹ first; what that leaves, a unit of each
     pipe at most, is then found in units as much smaller, until it is less than the precision.
     """
-    total, unit = 0.0, 2.0**-29
-    left: Any = pipes
+    csr_array, maximum_flow = type(pipes), require("scipy.sparse.csgraph", "the method flow").maximum_flow
+    total, unit, left = 0.0, 2.0**-29, pipes
     while True:
         units = np.clip(np.floor(np.asarray(left.data) / unit), 0, 2**30).astype(np.int32)
-        found: Any = maximum_flow(csr_array((units, left.indices, left.indptr), shape=left.shape), 0, sink)
+        found = maximum_flow(csr_array((units, left.indices, left.indptr), shape=left.shape), 0, sink)
         total += found.flow_value * unit
         missing = pipes.nnz * unit
         if missing < PRECISION:

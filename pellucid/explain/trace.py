@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Bool, Float, UInt8
 from torch import Tensor
 
-from pellucid.data.tokenizer import NAMES, START, CaptionTokenizer
+from pellucid.data.tokenizer import SPECIAL_NAMES, START, CaptionTokenizer
 from pellucid.decode.captions import Caption, write_captions
 from pellucid.explain.classes import class_names, looking, target_of
 from pellucid.explain.maps import Map as Map
@@ -139,7 +139,7 @@ def trace_caption(
             for word, label in enumerate(labels)
         )
     image_row = image_tokens(model.encoder, look.grid)
-    words_row = Tokens("words", (NAMES[START], *labels[:-1]), None)
+    words_row = Tokens("words", (SPECIAL_NAMES[START], *labels[:-1]), None)
     own = [_layer(record, "words", "words") for record, _ in look.decoder if record is not None]
     cross = [_layer(record, "words", "image") for _, record in look.decoder]
     decoder = [layer for pair in zip(own, cross, strict=True) for layer in pair]

@@ -12,7 +12,7 @@ import torch
 from pellucid.lab.frame import Experiment, Result, seeded
 from pellucid.lab.ledger import page
 from pellucid.lab.sinusoids import Sinusoids
-from pellucid.views.page import VIEWER, self_contained, viewer_code, viewer_css
+from pellucid.views.page import VIEWER_FOLDER, self_contained, viewer_code, viewer_css
 
 TOKENS, WIDTH = 8, 16  # of the attention under the sliders; its values have two numbers, so that they can be drawn
 
@@ -80,4 +80,4 @@ def check_html(path: Path) -> None:
 @cache
 def lab_css() -> str:
     """The viewer's style and the lab's."""
-    return f"body {{ margin: 0; }}\n{viewer_css()}{(VIEWER / 'lab' / 'lab.css').read_text(encoding='utf-8')}"
+    return f"body {{ margin: 0; }}\n{viewer_css()}{(VIEWER_FOLDER / 'lab' / 'lab.css').read_text(encoding='utf-8')}"

@@ -8,7 +8,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from pellucid.views.figures import COLOURS
+from pellucid.views.figures import COLOUR_MAP
 from pellucid.views.training import LINES
 
 MARKS = ("o", "s", "^", "D", "v", "P", "X")
@@ -159,7 +159,7 @@ def _floor(values: Sequence[float]) -> tuple[float, str]:
 
 def _matrix(figure: Figure, ax: Axes, panel: Matrix) -> None:
     values = np.array(panel.values)
-    image = ax.imshow(values, cmap=COLOURS, vmin=panel.low, vmax=panel.high, aspect="auto")
+    image = ax.imshow(values, cmap=COLOUR_MAP, vmin=panel.low, vmax=panel.high, aspect="auto")
     rows, columns = values.shape
     if max(rows, columns) <= MOST_NUMBERS:
         middle = (panel.low + panel.high) / 2

@@ -9,7 +9,7 @@ from torch import Tensor
 from pellucid.data.named import cache_folder
 from pellucid.data.scenes import SceneConfig, SceneSet, make_scenes
 from pellucid.data.sources import DataConfig
-from pellucid.data.sources import load as load_images
+from pellucid.data.sources import load_images as load_images
 from pellucid.data.tokenizer import PAD
 from pellucid.models import Captioner, ViT
 from pellucid.ready import load_captioner, load_classifier

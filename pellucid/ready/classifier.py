@@ -10,7 +10,7 @@ from jaxtyping import Float, UInt8
 from torch import Tensor, nn
 
 from pellucid.data.reader import Picture
-from pellucid.data.sources import DataConfig, load
+from pellucid.data.sources import DataConfig, load_images
 from pellucid.evaluation.accuracy import ClassificationReport, evaluate_classifier
 from pellucid.evaluation.labels import relabel
 from pellucid.explain.classes import explain, target_of
@@ -116,12 +116,12 @@ class ReadyClassifier(ReadyModel):
 
     def _load(self, data: str | DataConfig, path: str | None, split: str) -> Any:
         if isinstance(data, DataConfig):
-            return load(data)
+            return load_images(data)
         config = DataConfig(data, path=path, size=self.reader.size)
         trained_on = self.run.data if isinstance(self.run, ClassifierRun) else None
         if split != "test" and trained_on is not None and trained_on.name == data:
             config = replace(config, held_out=trained_on.held_out)
-        return load(config)
+        return load_images(config)
 
     @property
     def transformer(self) -> ViT:

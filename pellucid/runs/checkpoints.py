@@ -61,7 +61,9 @@ class Checkpoints:
     def newest(self) -> Path | None:
         """The state to go on from; None before there is one."""
         states = list(self.states())
-        return max(states, key=lambda path: read_state_facts(path).step) if len(states) > 1 else next(iter(states), None)
+        return (
+            max(states, key=lambda path: read_state_facts(path).step) if len(states) > 1 else next(iter(states), None)
+        )
 
     def states(self) -> Iterator[Path]:
         """Every whole state: more than one only if a process was killed as it replaced the older."""

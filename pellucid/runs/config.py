@@ -10,7 +10,7 @@ from tyro.conf import Suppress
 from pellucid.data.augment import Augment
 from pellucid.data.caption_sources import CaptionData
 from pellucid.data.sources import DataConfig
-from pellucid.data.tokenizer import Kind
+from pellucid.data.tokenizer import TokenizerKind
 from pellucid.models import CaptionerConfig, ViTConfig
 
 Precision = Literal["float32", "bf16"]
@@ -143,7 +143,7 @@ class ClassifierRun(Run):
 class Words:
     """How captions become numbers."""
 
-    kind: Kind = "words"
+    kind: TokenizerKind = "words"
     """Whole words, or pieces of them by byte-pair encoding ("bpe")."""
     min_count: int = 5
     """How often a word must occur in the training captions to be known, for words."""

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 
 from pellucid.data.named import cache_folder
-from pellucid.data.sources import DataConfig, load
+from pellucid.data.sources import DataConfig, load_images
 from pellucid.ready import load_classifier
 from pellucid.runs import ClassifierRun, RunFolder
 from pellucid.training.pictures import evaluated_on
@@ -28,7 +28,7 @@ def draw_confusion(path: Path, most: int) -> ConfusionPicture:
         raise ValueError("a captioner has no classes to confuse")
     if not _is_at_hand(run.data):
         raise ValueError(f"the images of {run.data.name} are not on this machine; pellucid data fetch gets them")
-    images = evaluated_on(run, load(run.data))
+    images = evaluated_on(run, load_images(run.data))
     if images is None or not len(images):
         raise ValueError(f"the run holds no images of {run.data.name} back to be evaluated on")
     chosen = torch.arange(min(most, len(images))) * len(images) // min(most, len(images))

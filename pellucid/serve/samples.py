@@ -1,4 +1,4 @@
-"""Pictures to begin with: photographs of scikit-learn, drawings of ours, and scenes as they are made for captions."""
+"""Pictures to begin with: two photographs, drawings of ours, and scenes as they are made for captions."""
 
 import io
 from dataclasses import dataclass
@@ -6,14 +6,12 @@ from functools import cache
 from pathlib import Path
 from typing import Literal
 
-import sklearn.datasets
 import torch
 from PIL import Image
 
 from pellucid.data.scenes import SceneConfig, make_scenes
 
-PHOTOGRAPHS = Path(sklearn.datasets.__file__).parent / "images"
-DRAWINGS = Path(__file__).parents[1] / "cli" / "samples"
+PICTURES = Path(__file__).parents[1] / "cli" / "samples"
 SCENES = 3
 Kind = Literal["photograph", "drawing", "scene"]
 
@@ -33,8 +31,8 @@ class Sample:
 def samples() -> dict[str, Sample]:
     """All of them by name."""
     found = [
-        *(_file(DRAWINGS / f"{name}.png", "drawing", name) for name in ("ship", "airplane", "truck")),
-        *(_file(PHOTOGRAPHS / f"{name}.jpg", "photograph", title) for name, title in _TITLES.items()),
+        *(_file(PICTURES / f"{name}.png", "drawing", name) for name in ("ship", "airplane", "truck")),
+        *(_file(PICTURES / f"{name}.jpg", "photograph", title) for name, title in _TITLES.items()),
         *_scenes(),
     ]
     return {sample.name: sample for sample in found}

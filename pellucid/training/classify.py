@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from pellucid.data.augment import augment
 from pellucid.data.loader import Share
-from pellucid.data.sources import Splits, load, split_own, statistics
+from pellucid.data.sources import Splits, load_images, split_own, statistics
 from pellucid.evaluation.accuracy import evaluate_classifier
 from pellucid.models import ViT
 from pellucid.ready import ReadyClassifier
@@ -24,7 +24,7 @@ def resolve(run: ClassifierRun, data: Any = None) -> tuple[ClassifierRun, Splits
 
     data: a set of one's own, or several by split, instead of what the run names.
     """
-    splits = load(run.data) if data is None else split_own(data, run.data)
+    splits = load_images(run.data) if data is None else split_own(data, run.data)
     train = splits.train
     channels, height, width = train.shape
     mean, std = (run.model.mean, run.model.std) if run.model.mean and run.model.std else statistics(train)

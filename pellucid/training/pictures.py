@@ -9,7 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from pellucid.data.augment import Normalise
-from pellucid.data.loader import Images, Loader, Share
+from pellucid.data.listings import Images
+from pellucid.data.loader import Loader, Share
 from pellucid.models import ViTConfig
 from pellucid.runs.config import CaptionerRun, ClassifierRun
 from pellucid.training.distributed import Processes

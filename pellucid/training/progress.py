@@ -9,6 +9,7 @@ from typing import Any, Self
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from pellucid.extras import require
 from pellucid.runs.folder import RunFolder
 
 EVERY = 10.0  # seconds between lines where there is no terminal
@@ -94,10 +95,9 @@ class _Board:
     """TensorBoard's files. Of a run that goes on, what was written after the step it goes on from is forgotten."""
 
     def __init__(self, folder: RunFolder):
-        try:
-            from torch.utils.tensorboard import SummaryWriter
-        except ImportError:
-            raise ValueError("--tensorboard needs its extra: pip install 'pellucid[tensorboard]'") from None
+        require("tensorboard", "--tensorboard")
+        from torch.utils.tensorboard import SummaryWriter
+
         self.make, self.path = SummaryWriter, folder.path / "tensorboard"
         self.writer: SummaryWriter | None = None
 

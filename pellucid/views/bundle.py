@@ -25,7 +25,7 @@ ALIGNED = 8  # bytes: header and arrays begin at multiples of it
 MOST_HEADER = 2**26  # bytes
 
 DType = Literal["float16", "float32", "uint8"]
-DTYPES: dict[DType, np.dtype] = {"float16": np.dtype("<f2"), "float32": np.dtype("<f4"), "uint8": np.dtype("u1")}
+NUMPY_DTYPES: dict[DType, np.dtype] = {"float16": np.dtype("<f2"), "float32": np.dtype("<f4"), "uint8": np.dtype("u1")}
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ class TokensHeader:
 
 
 @dataclass(frozen=True)
-class Header:
+class TraceHeader:
     """Everything of a trace that is no array, and where the arrays are, in the order in which they lie."""
 
     model: str
@@ -115,9 +115,9 @@ def load_trace(path: Path | str) -> Trace:
 
 def to_bytes(trace: Trace) -> bytes:
     """The trace as the bytes of its file, q and k in half precision. The same trace gives the same bytes."""
-    check(trace)
+    check_trace(trace)
     data = _Data()
-    header = Header(
+    header = TraceHeader(
         model=trace.model,
         kind=trace.kind,
         image=data.put(trace.image, "uint8"),
@@ -148,11 +148,11 @@ def from_bytes(data: bytes) -> Trace:
             f"{len(data)}, and an end at a multiple of {ALIGNED}"
         )
     header = _header(data[start : start + length])
-    check(header)
+    check_trace(header)
     return _trace(header, _arrays(header, data[start + length :]))
 
 
-def check(trace: Trace | Header) -> None:
+def check_trace(trace: Trace | TraceHeader) -> None:
     """Raise ValueError if the parts of the trace, or of its header, don't fit together."""
     shape = tuple(trace.image.shape)
     _expect(len(shape) == 3 and shape[0] in (1, 3) and min(shape) > 0, f"image is {shape}", "1 or 3 channels of pixels")
@@ -203,7 +203,7 @@ class _Data:
         _expect(bool(tensor.isfinite().all()), "an array of the trace holds NaN or infinity", "finite numbers")
         scale = half_scale(tensor) if dtype == "float16" else 1.0
         numbers = tensor.detach().cpu().double() / scale if dtype == "float16" else tensor.detach().cpu()
-        raw = np.ascontiguousarray(numbers.numpy(), DTYPES[dtype]).tobytes()
+        raw = np.ascontiguousarray(numbers.numpy(), NUMPY_DTYPES[dtype]).tobytes()
         array = Array(dtype, tuple(tensor.shape), self.size, len(raw), scale)
         padding = bytes(-len(raw) % ALIGNED)
         self.pieces += [raw, padding]
@@ -238,9 +238,9 @@ def _layer_header(layer: Layer, data: _Data) -> LayerHeader:
     )
 
 
-def _header(text: bytes) -> Header:
+def _header(text: bytes) -> TraceHeader:
     try:
-        return from_json(Header, json.loads(text.decode("utf-8"), parse_constant=_no_constant))
+        return from_json(TraceHeader, json.loads(text.decode("utf-8"), parse_constant=_no_constant))
     except (ValueError, OverflowError, RecursionError) as error:
         raise ValueError(f"the trace's header can't be read: {str(error)[:300]}") from None
 
@@ -249,25 +249,25 @@ def _no_constant(name: str) -> float:
     raise ValueError(f"{name} is no number of JSON")
 
 
-def _arrays(header: Header, data: bytes) -> dict[str, Tensor]:
+def _arrays(header: TraceHeader, data: bytes) -> dict[str, Tensor]:
     """The arrays by their names. They lie without gaps or overlaps: a small file can't ask for a lot of memory."""
-    found, end = {}, 0
+    tensors, end = {}, 0
     for name, array in header.arrays():
         expected = {"q": "float16", "k": "float16", "mask": "uint8", "image": "uint8"}.get(
             name.split(".")[-1], "float32"
         )
         count = math.prod(array.shape) if min(array.shape, default=0) >= 0 else -1
-        place = (array.offset, array.length) == (end, count * DTYPES[array.dtype].itemsize)
+        place = (array.offset, array.length) == (end, count * NUMPY_DTYPES[array.dtype].itemsize)
         _expect(
             place and array.dtype == expected and end + array.length <= len(data) and 0.0 < array.scale < math.inf,
             f"{name} of the trace is {array.dtype} of shape {array.shape}, {array.length} bytes at {array.offset}",
             f"{expected}, as many bytes as its shape takes, at {end}, inside {len(data)}",
         )
-        numbers = np.frombuffer(data, DTYPES[array.dtype], count, array.offset).reshape(array.shape)
-        found[name] = _tensor(name, array, numbers)
+        numbers = np.frombuffer(data, NUMPY_DTYPES[array.dtype], count, array.offset).reshape(array.shape)
+        tensors[name] = _tensor(name, array, numbers)
         end += array.length + -array.length % ALIGNED
     _expect(end == len(data), f"the trace holds {len(data)} bytes of data", f"{end}")
-    return found
+    return tensors
 
 
 def _tensor(name: str, array: Array, numbers: np.ndarray) -> Tensor:
@@ -282,7 +282,7 @@ def _tensor(name: str, array: Array, numbers: np.ndarray) -> Tensor:
     return torch.from_numpy(wide)
 
 
-def _trace(header: Header, arrays: dict[str, Tensor]) -> Trace:
+def _trace(header: TraceHeader, arrays: dict[str, Tensor]) -> Trace:
     layers = [
         Layer(
             name=layer.name,

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from pellucid.views.colours import Scale
-from pellucid.views.maps import WEIGHT, Panel, maps_figure
+from pellucid.views.maps import WEIGHT, MapPanel, maps_figure
 
 WIDE = 40  # letters of a caption in a line of the examples
 
@@ -38,9 +38,8 @@ def caption_figure(
         raise ValueError(
             f"{len(words)} words, {len(probabilities)} probabilities and {len(maps)} maps; expected as many of each"
         )
-    panels = [
-        Panel(f"{word}  {percent(share)}", mine) for word, share, mine in zip(words, probabilities, maps, strict=True)
-    ]
+    titles = [f"{word}  {percent(share)}" for word, share in zip(words, probabilities, strict=True)]
+    panels = [MapPanel(name, weights) for name, weights in zip(titles, maps, strict=True)]
     return maps_figure(picture, panels, tokens=tokens, title=title, rescale=rescale, top=top, scale=scale, label=label)
 
 
@@ -48,8 +47,8 @@ class Example(NamedTuple):
     """A picture, what a model says of it, a reference for it, and the caption's CIDEr-D if it has one."""
 
     picture: UInt8[Tensor, "c y x"]
-    said: str
-    meant: str
+    caption: str
+    reference: str
     score: float | None = None
 
 
@@ -62,11 +61,11 @@ def examples_figure(examples: Sequence[Example]) -> Figure:
     axes = figure.subplots(rows, columns, squeeze=False)
     for ax in axes.flat:
         ax.set(xticks=[], yticks=[], frame_on=False)
-    for ax, (picture, said, meant, score) in zip(axes.flat, examples, strict=False):
+    for ax, (picture, caption, reference, score) in zip(axes.flat, examples, strict=False):
         ax.imshow(picture.permute(1, 2, 0).expand(-1, -1, 3).cpu().numpy(), interpolation="antialiased")
-        lines = textwrap.wrap(said or "(nothing)", WIDE, max_lines=3, placeholder=" …")
+        lines = textwrap.wrap(caption or "(nothing)", WIDE, max_lines=3, placeholder=" …")
         ax.set_title("\n".join(lines), fontsize=9, loc="left", parse_math=False)
-        below = textwrap.wrap(f"reference: {meant}", WIDE + 6, max_lines=3, placeholder=" …")
+        below = textwrap.wrap(f"reference: {reference}", WIDE + 6, max_lines=3, placeholder=" …")
         below += [] if score is None else [f"CIDEr-D {score:.2f}"]
         ax.set_xlabel("\n".join(below), fontsize=7.5, loc="left", color="#555555", parse_math=False)
     return figure

@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, StrMethodFormatter
 from torch import Tensor
 
-COLOURS = "cividis"
+COLOUR_MAP = "cividis"
 CHANCE = "#d1495b"
 QUIET = "#555555"  # of what is said beside the point
 COVER = 0.7  # how much of the weight's colour lies over the picture, which is grey below it
@@ -49,8 +49,8 @@ class Scale:
         """Of maps in units of their own: from 0, or the least value if below, to the largest of the last tokens, which
         are the patches, with their mean marked; with 1/N, where each map sums to one.
         """
-        shown = values[..., -patches:]
-        low, high, mean = min(0.0, float(shown.min())), float(shown.max()), float(shown.mean())
+        of_patches = values[..., -patches:]
+        low, high, mean = min(0.0, float(of_patches.min())), float(of_patches.max()), float(of_patches.mean())
         mark = (1 / values.shape[-1], f"1/{values.shape[-1]}") if is_shared_out(values) else (mean, "mean")
         return cls(low, max(high, 2 * mark[0], low + 1e-30), mark)
 
@@ -77,20 +77,20 @@ def pixels(picture: UInt8[Tensor, "c y x"]) -> np.ndarray:
     return picture.permute(1, 2, 0).expand(-1, -1, 3).cpu().numpy()
 
 
-def over(picture: np.ndarray, shares: np.ndarray) -> np.ndarray:
+def overlay(picture: np.ndarray, shares: np.ndarray) -> np.ndarray:
     """The picture (y, x, 3) in grey under the colours of the shares (rows, columns), each over its patch."""
     height, width = picture.shape[:2]
     rows, columns = shares.shape
     down, across = (np.arange(height) * rows) // height, (np.arange(width) * columns) // width
-    colour = colormaps[COLOURS](shares)[..., :3][down][:, across]
+    colour = colormaps[COLOUR_MAP](shares)[..., :3][down][:, across]
     grey = 0.5 + CONTRAST * (picture.mean(-1, keepdims=True) / 255 - 0.5)
     return COVER * colour + (1 - COVER) * grey
 
 
 def colour_bar(figure: Figure, axes: Axes | list[Axes], scale: Scale, label: str, **size: Any) -> Colorbar:
     """Right of the axes, the colours as they are seen over middle grey, with numbers and the scale's mark."""
-    bar = figure.colorbar(_seen(scale), ax=axes, extend=scale.extend, **size)
-    _numbered(bar, label, 5)
+    bar = figure.colorbar(_bar_colours(scale), ax=axes, extend=scale.extend, **size)
+    _number_bar(bar, label, 5)
     if scale.marks:
         at, name = scale.mark or (0.0, "")
         bar.ax.axhline(at, color=CHANCE, linewidth=1.8)
@@ -100,8 +100,8 @@ def colour_bar(figure: Figure, axes: Axes | list[Axes], scale: Scale, label: str
 
 def colour_bar_in(figure: Figure, ax: Axes, scale: Scale) -> Colorbar:
     """The same, lying, in axes of its own."""
-    bar = figure.colorbar(_seen(scale), cax=ax, orientation="horizontal", extend=scale.extend)
-    _numbered(bar, "", 3)
+    bar = figure.colorbar(_bar_colours(scale), cax=ax, orientation="horizontal", extend=scale.extend)
+    _number_bar(bar, "", 3)
     bar.formatter = StrMethodFormatter("{x:g}")
     if scale.marks:
         at, name = scale.mark or (0.0, "")
@@ -110,17 +110,17 @@ def colour_bar_in(figure: Figure, ax: Axes, scale: Scale) -> Colorbar:
     return bar
 
 
-def ends(bar: Colorbar) -> None:
+def label_ends(bar: Colorbar) -> None:
     """A scale without numbers, where the numbers differ from map to map."""
     bar.set_ticks([0.0, 1.0], labels=["smallest", "largest"])
 
 
-def _seen(scale: Scale) -> ScalarMappable:
-    colours = COVER * colormaps[COLOURS](np.linspace(0, 1, 256))[:, :3] + (1 - COVER) * 0.5
+def _bar_colours(scale: Scale) -> ScalarMappable:
+    colours = COVER * colormaps[COLOUR_MAP](np.linspace(0, 1, 256))[:, :3] + (1 - COVER) * 0.5
     return ScalarMappable(Normalize(scale.low, scale.high), ListedColormap(colours))
 
 
-def _numbered(bar: Colorbar, label: str, most: int) -> None:
+def _number_bar(bar: Colorbar, label: str, most: int) -> None:
     bar.set_label(label, fontsize=8)
     bar.locator = MaxNLocator(most, steps=[1, 2, 5, 10])
     bar.update_ticks()

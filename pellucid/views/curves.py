@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from pellucid.runs import Duration, RunFolder
-from pellucid.views.figures import check_path, save
+from pellucid.views.figures import check_path, save_figure
 from pellucid.views.training import LINES, History, Point, curves_figure
 
 
@@ -18,7 +18,7 @@ def save_curves(paths: Sequence[Path], out: Path, epochs: Sequence[int] = ()) ->
     if any(count < 1 for count in epochs):
         raise ValueError(f"--epochs is {' '.join(map(str, epochs))}; expected one or more each")
     runs = [read_history(path, name) for path, name in zip(paths, name_runs(paths), strict=True)]
-    save(curves_figure([choose_runs(runs, count) for count in epochs] or [("", runs)]), out)
+    save_figure(curves_figure([choose_runs(runs, count) for count in epochs] or [("", runs)]), out)
     return runs
 
 

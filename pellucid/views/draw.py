@@ -1,4 +1,4 @@
-"""Pictures of a trace, whether it was just made or is loaded from a file: `draw.heads(load_trace("cat.pellucid"))`.
+"""Pictures of a trace, whether it was just made or is loaded from a file: `draw_heads(load_trace("cat.pellucid"))`.
 
 Rows of maps are computed from the q and k that the trace holds, and no whole map but of few tokens.
 """
@@ -13,50 +13,47 @@ from jaxtyping import Float, UInt8
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from pellucid.explain.heads import head_report as measured
+from pellucid.explain.heads import head_report
 from pellucid.explain.timelapse import Moment
 from pellucid.explain.trace import Layer, Map, Trace
 from pellucid.views.captions import caption_figure, percent
 from pellucid.views.colours import Scale, is_shared_out
-from pellucid.views.figures import MOST_NUMBERS, MOST_TOKENS, attention_figure, mask_figure, wrapped
+from pellucid.views.figures import MOST_DRAWN, MOST_NUMBERED_TOKENS, attention_figure, mask_figure, wrap_title
 from pellucid.views.graph import SHARE, Nodes, graph_figure
-from pellucid.views.maps import WEIGHT, Panel, grid_figure, maps_figure, methods_figure
+from pellucid.views.maps import WEIGHT, MapPanel, grid_figure, maps_figure, methods_figure
 from pellucid.views.reading import (
+    attention_map,
+    find_layer,
     grid_of,
     head_or_mean,
     image_of,
-    layer_of,
     look_of,
     may_attend,
     onto_image,
     patches,
     token_index,
-    weights_of,
 )
 from pellucid.views.reports import Measure, head_report_figure
 
-COUNTS = "how much a patch counts"
+IMPORTANCE = "how much a patch counts"
 TITLE = 4.0  # inches that a matrix's title has
 
 
-def maps(trace: Trace, *, rescale: bool = False) -> Figure:
+def draw_maps(trace: Trace, *, rescale: bool = False) -> Figure:
     """What each method says of the answer, side by side, each on its own scale: their units differ."""
-    found = [each for each in trace.maps if each.word is None]
-    if not found:
-        raise ValueError(f"none of the trace's {len(trace.maps)} maps is of an answer; draw.words shows those of words")
+    of_answer = [each for each in trace.maps if each.word is None]
+    if not of_answer:
+        raise ValueError(f"none of the trace's {len(trace.maps)} maps is of an answer; draw_words shows those of words")
     grid = grid_of(image_of(trace))
-    panels = [
-        (
-            f"{each.method}\nfor {each.target}{_elsewhere(each, grid)}",
-            patches(grid, each.values),
-            _own(each.values, grid),
-        )
-        for each in found
-    ]
+    titles = [f"{each.method}\nfor {each.target}{_elsewhere(each, grid)}" for each in of_answer]
+    values = [each.values for each in of_answer]
+    panels = [(title, patches(grid, x), _own(x, grid)) for title, x in zip(titles, values, strict=True)]
     return methods_figure(trace.image, panels, title=_headline(trace), rescale=rescale)
 
 
-def heads(trace: Trace, query: int | str | None = None, *, rescale: bool = False, top: float | None = None) -> Figure:
+def draw_heads(
+    trace: Trace, query: int | str | None = None, *, rescale: bool = False, top: float | None = None
+) -> Figure:
     """Every head of every layer: where one token of the image looks, or one word as it is said.
 
     query: a token by its number or its label. Unless given, the class token; all tokens together, as their mean, if
@@ -67,14 +64,14 @@ def heads(trace: Trace, query: int | str | None = None, *, rescale: bool = False
     if query is None and trace.kind == "classifier" and "class" in image.labels:
         query = "class"
     labels = image.labels if trace.kind == "classifier" else tuple(word for word, _ in trace.words)
-    asked = None if query is None else token_index(labels, query)
-    cells = [list(patches(grid_of(image), look_of(layer, asked, len(labels)))) for layer in layers]
+    token = None if query is None else token_index(labels, query)
+    cells = [list(patches(grid_of(image), look_of(layer, token, len(labels)))) for layer in layers]
     kind = "token" if trace.kind == "classifier" else "word"
-    who = f"all {len(labels)} {kind}s look, on average" if asked is None else f"the {kind} “{labels[asked]}” looks"
+    who = f"all {len(labels)} {kind}s look, on average" if token is None else f"the {kind} “{labels[token]}” looks"
     first = len(image.labels) - math.prod(grid_of(image))
     at = None
-    if trace.kind == "classifier" and asked is not None and asked >= first:
-        at = divmod(asked - first, grid_of(image)[1])
+    if trace.kind == "classifier" and token is not None and token >= first:
+        at = divmod(token - first, grid_of(image)[1])
     return grid_figure(
         trace.image,
         cells,
@@ -88,11 +85,11 @@ def heads(trace: Trace, query: int | str | None = None, *, rescale: bool = False
     )
 
 
-def word_heads(trace: Trace, *, rescale: bool = False, top: float | None = None) -> Figure:
+def draw_word_heads(trace: Trace, *, rescale: bool = False, top: float | None = None) -> Figure:
     """Every word of a caption (rows), as every head of the cross-attention (columns) read the image to say it."""
-    _words(trace)
+    _check_words(trace)
     image, layers = image_of(trace), onto_image(trace)
-    every = [patches(grid_of(image), weights_of(layer)[:, : len(trace.words)]) for layer in layers]
+    every = [patches(grid_of(image), attention_map(layer)[:, : len(trace.words)]) for layer in layers]
     cells = [[head[i] for layer in every for head in layer] for i in range(len(trace.words))]
     return grid_figure(
         trace.image,
@@ -106,7 +103,7 @@ def word_heads(trace: Trace, *, rescale: bool = False, top: float | None = None)
     )
 
 
-def words(
+def draw_words(
     trace: Trace,
     *,
     method: str | None = None,
@@ -116,25 +113,25 @@ def words(
     top: float | None = None,
 ) -> Figure:
     """A caption word by word: where a layer of the cross-attention looked, by one head or their mean; or a method."""
-    _words(trace)
+    _check_words(trace)
     image = image_of(trace)
     scale, label = None, WEIGHT
     if method is not None:
-        shown = torch.stack([each.values for each in _of_method(trace, method)])
-        what, label = f"what counts for each word by the method {method}", COUNTS
-        scale = _own(shown, grid_of(image)) if top is None else Scale(0.0, top, cut=float(shown.max()) > top)
+        values = torch.stack([each.values for each in _of_method(trace, method)])
+        what, label = f"what counts for each word by the method {method}", IMPORTANCE
+        scale = _own(values, grid_of(image)) if top is None else Scale(0.0, top, cut=float(values.max()) > top)
     else:
         layers = onto_image(trace)
         number = range(len(layers))[layer] if -len(layers) <= layer < len(layers) else None
         if number is None:
             raise ValueError(f"layer is {layer}; expected 0…{len(layers) - 1}, or −1 for the last")
-        shown = head_or_mean(layers[number], head)[: len(trace.words)]
+        values = head_or_mean(layers[number], head)[: len(trace.words)]
         what = f"cross-attention of decoder layer {number}, {_which(layers[number], head)}"
     return caption_figure(
         trace.image,
         [word for word, _ in trace.words],
         [math.exp(log_prob) for _, log_prob in trace.words],
-        patches(grid_of(image), shown),
+        patches(grid_of(image), values),
         tokens=len(image.labels),
         title=f"{_headline(trace)}\n{what}",
         rescale=rescale,
@@ -144,28 +141,28 @@ def words(
     )
 
 
-def matrix(trace: Trace, layer: int | str = -1, head: int | None = None) -> Figure:
+def draw_matrix(trace: Trace, layer: int | str = -1, head: int | None = None) -> Figure:
     """The whole attention matrix of a layer, the mean of its heads or one of them, with names on both axes.
 
     Up to 16 tokens, with numbers in the cells and colours from 0 to 1; from 0 to the largest weight beyond.
     """
-    which = layer_of(trace, layer)
+    which = find_layer(trace, layer)
     _bounded(which, "matrix")
     weights = head_or_mean(which, head)
-    top = 1.0 if max(weights.shape) <= MOST_NUMBERS else max(float(weights.max()), 2 / weights.shape[1])
-    return attention_figure(weights, title=wrapped(_who(trace, which, head), TITLE), top=top, **_axes(trace, which))
+    top = 1.0 if max(weights.shape) <= MOST_NUMBERED_TOKENS else max(float(weights.max()), 2 / weights.shape[1])
+    return attention_figure(weights, title=wrap_title(_who(trace, which, head), TITLE), top=top, **_axes(trace, which))
 
 
-def mask(trace: Trace, layer: int | str = -1) -> Figure:
+def draw_mask(trace: Trace, layer: int | str = -1) -> Figure:
     """Which query of a layer may see which key."""
-    which = layer_of(trace, layer)
+    which = find_layer(trace, layer)
     _bounded(which, "mask")
-    return mask_figure(may_attend(which), title=wrapped(f"{which.name}: may attend", TITLE), **_axes(trace, which))
+    return mask_figure(may_attend(which), title=wrap_title(f"{which.name}: may attend", TITLE), **_axes(trace, which))
 
 
-def graph(trace: Trace, layer: int | str = -1, head: int | None = None, *, share: float = SHARE) -> Figure:
+def draw_graph(trace: Trace, layer: int | str = -1, head: int | None = None, *, share: float = SHARE) -> Figure:
     """A layer's attention as a graph: patches lie on the image, words on a circle or beside the image."""
-    which = layer_of(trace, layer)
+    which = find_layer(trace, layer)
     _bounded(which, "graph")
     answering = next(each for each in trace.tokens if each.name == which.keys)
     image = answering if answering.grid is not None else None
@@ -181,7 +178,7 @@ def graph(trace: Trace, layer: int | str = -1, head: int | None = None, *, share
     )
 
 
-def lapse(
+def draw_lapse(
     image: UInt8[Tensor, "c y x"],
     moments: Sequence[Moment],
     grid: tuple[int, int],
@@ -199,12 +196,8 @@ def lapse(
     if len(methods) > 1:
         raise ValueError(f"the moments are by {', '.join(methods)}, whose units differ; expected one method")
     values = torch.stack([moment.map.values for moment in moments])
-    panels = [
-        Panel(
-            f"step {moment.step:,}\n{moment.map.target} {percent(moment.probability)}", patches(grid, moment.map.values)
-        )
-        for moment in moments
-    ]
+    titles = [f"step {each.step:,}\n{each.map.target} {percent(each.probability)}" for each in moments]
+    panels = [MapPanel(title, patches(grid, each)) for title, each in zip(titles, values, strict=True)]
     return maps_figure(
         image,
         panels,
@@ -212,53 +205,54 @@ def lapse(
         title=f"{name} while it learns: {methods[0]}",
         rescale=rescale,
         scale=_own(values, grid),
-        label=COUNTS,
+        label=IMPORTANCE,
     )
 
 
-def head_report(trace: Trace) -> Figure:
+def draw_head_report(trace: Trace) -> Figure:
     """Every head in numbers: how spread its attention is, how far it looks, how much of it lies on tokens of no patch,
     and how like the other heads of its layer it is.
 
     Of a classifier the self-attention, of a captioner the cross-attention, which has no distance.
     """
     image, layers = image_of(trace), tuple(onto_image(trace))
-    report = measured(replace(trace, layers=layers))
+    report = head_report(replace(trace, layers=layers))
     (rows, columns), most = grid_of(image), math.log(len(image.labels))
-    found = [Measure("entropy", f"nats; all alike: {most:.2f}", _table([each.entropy for each in report]), 0.0, most)]
+    entropy = _table([each.entropy for each in report])
+    measures = [Measure("entropy", f"nats; all alike: {most:.2f}", entropy, 0.0, most)]
     far = [each.distance for each in report if each.distance is not None]
     if far:
-        found.append(Measure("mean distance", "patches", _table(far), 0.0, math.hypot(rows - 1, columns - 1)))
+        measures.append(Measure("mean distance", "patches", _table(far), 0.0, math.hypot(rows - 1, columns - 1)))
     if len(image.labels) > rows * columns:
-        kept = [each.extra for each in report if each.extra is not None]
-        found.append(Measure("on tokens of no patch", "share of the attention", _table(kept), 0.0, 1.0))
+        extra = [each.extra for each in report if each.extra is not None]
+        measures.append(Measure("on tokens of no patch", "share of the attention", _table(extra), 0.0, 1.0))
     alike = [(each.similarity.sum(1) - 1) / (len(each.similarity) - 1) for each in report]
     if any(each.isfinite().any() for each in alike):
-        found.append(Measure("like other heads", "mean cosine of the maps", _table(alike), 0.0, 1.0))
-    return head_report_figure(found, layers=[f"layer {i}" for i in range(len(layers))], title=_headline(trace))
+        measures.append(Measure("like other heads", "mean cosine of the maps", _table(alike), 0.0, 1.0))
+    return head_report_figure(measures, layers=[f"layer {i}" for i in range(len(layers))], title=_headline(trace))
 
 
-def _words(trace: Trace) -> None:
+def _check_words(trace: Trace) -> None:
     if not trace.words:
-        raise ValueError("the trace holds no words; words are drawn for captioners (draw.heads is for classifiers)")
+        raise ValueError("the trace holds no words; words are drawn for captioners (draw_heads is for classifiers)")
 
 
 def _of_method(trace: Trace, method: str) -> list[Map]:
-    found = [each for each in trace.maps if each.method == method]
-    if not found:
-        known = ", ".join(dict.fromkeys(each.method for each in trace.maps)) or "none"
-        raise ValueError(f"the trace has no map of the method {method!r}; it has: {known}")
-    return found
+    maps = [each for each in trace.maps if each.method == method]
+    if not maps:
+        methods = ", ".join(dict.fromkeys(each.method for each in trace.maps)) or "none"
+        raise ValueError(f"the trace has no map of the method {method!r}; it has: {methods}")
+    return maps
 
 
 def _own(values: Float[Tensor, "... tokens"], grid: tuple[int, int]) -> Scale:
     return Scale.own(values, math.prod(grid))
 
 
-def _elsewhere(found: Map, grid: tuple[int, int]) -> str:
+def _elsewhere(shared: Map, grid: tuple[int, int]) -> str:
     """How much of a map that is shared out lies on tokens that can't be seen."""
-    unseen = found.values[: -math.prod(grid)]
-    return f"\n{percent(float(unseen.sum()))} on other tokens" if len(unseen) and is_shared_out(found.values) else ""
+    unseen = shared.values[: -math.prod(grid)]
+    return f"\n{percent(float(unseen.sum()))} on other tokens" if len(unseen) and is_shared_out(shared.values) else ""
 
 
 def _table(rows: Sequence[Float[Tensor, " heads"]]) -> Float[Tensor, "layers heads"]:
@@ -268,22 +262,22 @@ def _table(rows: Sequence[Float[Tensor, " heads"]]) -> Float[Tensor, "layers hea
 
 def _bounded(layer: Layer, picture: str) -> None:
     most = max(layer.q.shape[1], layer.k.shape[1])
-    if most > MOST_TOKENS:
+    if most > MOST_DRAWN:
         raise ValueError(
-            f"a {picture} shows at most {MOST_TOKENS} tokens; {layer.name} has {most}; draw.heads shows a token's rows"
+            f"a {picture} shows at most {MOST_DRAWN} tokens; {layer.name} has {most}; draw_heads shows a token's rows"
         )
 
 
 def _axes(trace: Trace, layer: Layer) -> dict[str, Any]:
     """Names of the queries and of the keys. A captioner's step is called by the word that it says, not that it read."""
     by_name = {each.name: each.labels for each in trace.tokens}
-    named: dict[str, Any] = {"queries": by_name[layer.queries], "keys": by_name[layer.keys]}
+    names: dict[str, Any] = {"queries": by_name[layer.queries], "keys": by_name[layer.keys]}
     if layer.queries == "words":
-        said = tuple(word for word, _ in trace.words)
-        named |= {"queries": said + ("…",) * (layer.q.shape[1] - len(said)), "query_label": "word that is said"}
+        words = tuple(word for word, _ in trace.words)
+        names |= {"queries": words + ("…",) * (layer.q.shape[1] - len(words)), "query_label": "word that is said"}
     if layer.keys == "words":
-        named |= {"key_label": "word that was read"}
-    return named
+        names |= {"key_label": "word that was read"}
+    return names
 
 
 def _who(trace: Trace, layer: Layer, head: int | None) -> str:
@@ -296,7 +290,7 @@ def _which(layer: Layer, head: int | None) -> str:
 
 def _headline(trace: Trace) -> str:
     """The model's name and what it answered."""
-    said = " ".join(word for word, _ in trace.words)
+    answer = " ".join(word for word, _ in trace.words)
     if trace.answers:
-        said = f"{trace.answers[0][0]} {percent(trace.answers[0][1])}"
-    return f"{trace.model}: {said}" if trace.model else said
+        answer = f"{trace.answers[0][0]} {percent(trace.answers[0][1])}"
+    return f"{trace.model}: {answer}" if trace.model else answer

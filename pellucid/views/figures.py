@@ -15,11 +15,11 @@ from matplotlib.ticker import MaxNLocator
 from torch import Tensor
 
 from pellucid.ops import masks
-from pellucid.views.colours import CHANCE, COLOURS
+from pellucid.views.colours import CHANCE, COLOUR_MAP
 
-MOST_NUMBERS = 16  # more tokens than this, and numbers in the cells are too small to read
-MOST_TOKENS = 512  # a picture of a whole matrix has no more of them than pixels
-LONG = 4  # letters of a token's name that fit under a cell
+MOST_NUMBERED_TOKENS = 16  # more tokens than this, and numbers in the cells are too small to read
+MOST_DRAWN = 512  # a picture of a whole matrix has no more of them than pixels
+LONG_NAME = 4  # letters of a token's name that fit under a cell
 FORMATS = (".png", ".svg", ".pdf")
 UNDATED = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}
 
@@ -33,13 +33,13 @@ def check_path(path: Path) -> Path:
     return path
 
 
-def save(figure: Figure, path: Path) -> None:
+def save_figure(figure: Figure, path: Path) -> None:
     """Write the picture in the format that the name asks for; the same picture is the same bytes."""
     with rc_context({"svg.hashsalt": "pellucid"}):
         figure.savefig(check_path(path), dpi=160, metadata=UNDATED.get(path.suffix.lower()))
 
 
-def wrapped(title: str, inches: float, size: float = 10.0) -> str:
+def wrap_title(title: str, inches: float, size: float = 10.0) -> str:
     """The title in lines that are no longer than so many inches, in letters of so many points."""
     letters = max(8, int(inches * 72 / (0.6 * size)))
     return "\n".join("\n".join(textwrap.wrap(line, letters)) for line in title.split("\n"))
@@ -78,9 +78,9 @@ def attention_figure(
     )
     _scale(figure, image, [axes[0]], weights.shape[1])
     if mask is not None:
-        named = {"queries": queries, "keys": keys, "columns": columns}
-        mask_panel(axes[1], mask, title="mask: may attend", **named)
-        mask_panel(axes[2], mask, title="the same, added to the scores", additive=-1e4, **named)
+        names = {"queries": queries, "keys": keys, "columns": columns}
+        mask_panel(axes[1], mask, title="mask: may attend", **names)
+        mask_panel(axes[2], mask, title="the same, added to the scores", additive=-1e4, **names)
     return figure
 
 
@@ -106,7 +106,7 @@ def mask_figure(
         key_label=key_label,
         columns=columns,
     )
-    may, may_not = (colormaps[COLOURS](end) for end in (1.0, 0.0))
+    may, may_not = (colormaps[COLOUR_MAP](end) for end in (1.0, 0.0))
     shares = [Patch(facecolor=may, label="1: may attend"), Patch(facecolor=may_not, label="0: may not")]
     figure.legend(handles=shares, loc="outside lower center", ncols=2, fontsize=8, frameon=False)
     return figure
@@ -176,27 +176,27 @@ def mask_panel(
 ) -> None:
     """A boolean mask as 1 and 0, or in its additive form."""
     allowed = mask.cpu().numpy().astype(float)
-    shown = allowed if additive is None else masks.additive(mask.cpu(), additive).numpy()
-    shown = shown.T if columns else shown
+    values = allowed if additive is None else masks.additive(mask.cpu(), additive).numpy()
+    values = values.T if columns else values
 
-    def written(x: float) -> str:
+    def write(x: float) -> str:
         return f"{x:.0f}" if additive is None else ("0" if x == 0 else "−10⁴" if x == -1e4 else f"{x:g}")
 
-    cells_panel(ax, shown, written, min(additive or 0.0, 0.0), 1.0 if additive is None else 0.0)
+    cells_panel(ax, values, write, min(additive or 0.0, 0.0), 1.0 if additive is None else 0.0)
     _axes(ax, title, tuple(mask.shape), queries, keys, query_label, key_label, columns)
 
 
-def cells_panel(ax: Axes, values: np.ndarray, written: Callable[[float], str], low: float, high: float) -> AxesImage:
+def cells_panel(ax: Axes, values: np.ndarray, write: Callable[[float], str], low: float, high: float) -> AxesImage:
     """Values as coloured cells, darkest at `low`, brightest at `high`; written too, where all of them fit."""
-    image = ax.imshow(values, cmap=COLOURS, vmin=low, vmax=high, aspect="auto" if _oblong(values.shape) else "equal")
+    image = ax.imshow(values, cmap=COLOUR_MAP, vmin=low, vmax=high, aspect="auto" if _oblong(values.shape) else "equal")
     rows, columns = values.shape
-    if max(rows, columns) <= MOST_NUMBERS:
+    if max(rows, columns) <= MOST_NUMBERED_TOKENS:
         middle = (low + high) / 2
         size = 10 if max(rows, columns) <= 8 else 7.5
         for i in range(rows):
             for j in range(columns):
                 colour = "white" if values[i, j] < middle else "black"
-                ax.text(j, i, written(values[i, j]), ha="center", va="center", color=colour, fontsize=size)
+                ax.text(j, i, write(values[i, j]), ha="center", va="center", color=colour, fontsize=size)
         ax.set_xticks(np.arange(columns + 1) - 0.5, minor=True)
         ax.set_yticks(np.arange(rows + 1) - 0.5, minor=True)
         ax.grid(which="minor", color="white", linewidth=1)
@@ -238,10 +238,10 @@ def _axes(
         (ax.set_xlabel, ax.set_xticks, horizontal),
     ):
         set_label(label)
-        step = max(1, -(-n // MOST_NUMBERS))
+        step = max(1, -(-n // MOST_NUMBERED_TOKENS))
         places = list(range(0, n, step))
-        shown = [str(i) if names is None else names[i] for i in places]
-        long = set_ticks == ax.set_xticks and max(map(len, shown), default=0) > LONG
+        labels = [str(i) if names is None else names[i] for i in places]
+        long = set_ticks == ax.set_xticks and max(map(len, labels), default=0) > LONG_NAME
         upright = {"rotation": 45, "ha": "right", "rotation_mode": "anchor"} if long else {}
-        set_ticks(places, shown, parse_math=False, **upright)
+        set_ticks(places, labels, parse_math=False, **upright)
     ax.spines[:].set_visible(False)

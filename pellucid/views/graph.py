@@ -17,15 +17,15 @@ from matplotlib.ticker import MaxNLocator
 from torch import Tensor
 
 from pellucid.views.colours import CHANCE, QUIET, pixels
-from pellucid.views.figures import MOST_TOKENS, wrapped
+from pellucid.views.figures import MOST_DRAWN, wrap_title
 
 SHARE = 0.8
 EDGES = "Blues"  # dark is much here, and little is as faint as the page
 FAINT = 0.72  # how far the picture below is washed out
 THICK = 0.55  # the wider end of an edge of the largest weight, in diameters of the largest dot
 CURVE = 0.22  # how far an edge between words bends aside, over its length
-STEPS = 24  # points along a curve
-LETTER = 0.022  # how wide a letter of a name is
+CURVE_POINTS = 24  # points along a curve
+LETTER_WIDTH = 0.022  # how wide a letter of a name is
 
 
 class Edges(NamedTuple):
@@ -40,8 +40,8 @@ class Edges(NamedTuple):
 def heaviest(weights: Float[Tensor, "q k"], share: float = SHARE) -> Edges:
     """The fewest edges that carry the share of the weight.
 
-    >>> found = heaviest(torch.tensor([[0.5, 0.5], [0.9, 0.1]]))
-    >>> list(zip(found.queries.tolist(), found.keys.tolist())), round(found.share, 2)
+    >>> edges = heaviest(torch.tensor([[0.5, 0.5], [0.9, 0.1]]))
+    >>> list(zip(edges.queries.tolist(), edges.keys.tolist())), round(edges.share, 2)
     ([(1, 0), (0, 0), (0, 1)], 0.95)
     """
     if not 0.0 < share <= 1.0:
@@ -114,8 +114,8 @@ def graph_figure(
         raise ValueError(
             f"weights have shape {list(weights.shape)}; expected [{len(queries.at)}, {len(keys.at)}], (queries, keys)"
         )
-    if max(weights.shape) > MOST_TOKENS:
-        raise ValueError(f"a graph shows at most {MOST_TOKENS} tokens; got {max(weights.shape)}; draw chosen rows")
+    if max(weights.shape) > MOST_DRAWN:
+        raise ValueError(f"a graph shows at most {MOST_DRAWN} tokens; got {max(weights.shape)}; draw chosen rows")
     edges = heaviest(weights, share)
     ratio = 1.0 if picture is None else min(max(picture.shape[1] / picture.shape[2], 0.4), 2.5)
     left, right, over = _room(queries, keys)
@@ -136,7 +136,7 @@ def graph_figure(
     if not itself:
         _names(ax, keys)
     _scale(figure, ax, colours, weights.shape[1], top)
-    figure.suptitle(wrapped(title, figure.get_figwidth()), fontsize=10, parse_math=False)
+    figure.suptitle(wrap_title(title, figure.get_figwidth()), fontsize=10, parse_math=False)
     carried = f"{100 * edges.share:.1f} % of all attention, in {len(edges.weights):,} of {weights.numel():,} edges"
     legend = "an edge is thick at the token that asks; a dot grows with the attention that it receives"
     figure.supxlabel(f"{carried}\n{legend}", fontsize=7.5, color=QUIET)
@@ -148,16 +148,16 @@ def _edges(
 ) -> None:
     """The lightest first, so that the heaviest lie on top."""
     top = max(float(edges.weights[0]), 1e-30) if len(edges.weights) else 1.0
-    bodies, painted, rings, ringed = [], [], [], []
+    bodies, body_colours, rings, ring_colours = [], [], [], []
     for i, j, weight in reversed(list(zip(*(part.tolist() for part in edges[:3]), strict=True))):
         colour = colours.to_rgba(weight)
         if itself and i == j:
             rings.append((keys.at[j].tolist(), weight / top))
-            ringed.append(colour)
+            ring_colours.append(colour)
         else:
             bodies.append(_body(queries.at[i].numpy(), keys.at[j].numpy(), THICK * keys.dot * weight / top, bend))
-            painted.append(colour)
-    ax.add_collection(PolyCollection(bodies, facecolors=painted, edgecolors="none", alpha=0.85, zorder=2))
+            body_colours.append(colour)
+    ax.add_collection(PolyCollection(bodies, facecolors=body_colours, edgecolors="none", alpha=0.85, zorder=2))
     widths = [1.35 * keys.dot for _ in rings]
     ax.add_collection(
         EllipseCollection(
@@ -168,7 +168,7 @@ def _edges(
             offsets=[at for at, _ in rings],
             offset_transform=ax.transData,
             facecolors="none",
-            edgecolors=ringed,
+            edgecolors=ring_colours,
             linewidths=[2.5 * much for _, much in rings],
             zorder=3,
         )
@@ -180,7 +180,7 @@ def _body(start: np.ndarray, end: np.ndarray, width: float, bend: float) -> np.n
     along = end - start
     right = np.array([-along[1], along[0]])
     right_length = max(float(np.hypot(*right)), 1e-12)
-    steps = np.linspace(0.0, 1.0, STEPS if bend else 2)[:, None]
+    steps = np.linspace(0.0, 1.0, CURVE_POINTS if bend else 2)[:, None]
     middle = (start + end) / 2 + bend * right
     spine = (1 - steps) ** 2 * start + 2 * steps * (1 - steps) * middle + steps**2 * end
     side = width / 2 * (1 - steps) * right / right_length
@@ -220,16 +220,16 @@ def _names(ax: Axes, nodes: Nodes) -> None:
 
 def _room(queries: Nodes, keys: Nodes) -> tuple[float, float, float]:
     """From where to where the picture goes, left and right, and how far above and below, with room for the names."""
-    named = [
-        (x, 0.06 + LETTER * len(label))
+    widths = [
+        (x, 0.06 + LETTER_WIDTH * len(label))
         for nodes in (queries, keys)
         for (x, _), label in zip(nodes.at.tolist(), nodes.labels, strict=True)
         if label
     ]
-    left = min([0.0, *(x - wide for x, wide in named if x < 0.4)])
+    left = min([0.0, *(x - wide for x, wide in widths if x < 0.4)])
     if not queries.outward:
         return left - 0.02, 1.02, 0.02
-    return left - 0.05, max([1.0, *(x + wide for x, wide in named if x > 0.6)]) + 0.05, 0.12
+    return left - 0.05, max([1.0, *(x + wide for x, wide in widths if x > 0.6)]) + 0.05, 0.12
 
 
 def _scale(figure: Figure, ax: Axes, colours: ScalarMappable, n_keys: int, top: float) -> None:

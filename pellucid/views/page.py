@@ -12,7 +12,7 @@ from pathlib import Path
 from pellucid.explain.trace import Trace
 from pellucid.views.bundle import to_bytes
 
-VIEWER = Path(__file__).parent / "viewer"
+VIEWER_FOLDER = Path(__file__).parent / "viewer"
 
 # The viewer's modules are written so that these two patterns find every import and every export.
 _IMPORT = re.compile(r'^import (\{[^}]*\}) from "(\.[./\w]*)/(\w+)\.js";$', re.MULTILINE)
@@ -20,11 +20,11 @@ _EXPORT = re.compile(r"^export (?=(?:function|const) (\w+))", re.MULTILINE)
 
 _STYLE = """body { margin: 0; }
 main > .pellucid { min-height: 100vh; }
-.pellucid.told { padding: 1em max(1em, (100vw - 60em) / 2); }
-.pellucid.told h1 { font-size: 1.6em; margin: 0.5em 0 0; }
-.pellucid.told h2 { font-size: 1.2em; margin: 1.6em 0 0.4em; }
-.pellucid.told p { margin: 0.3em 0; max-width: 46em; overflow-wrap: anywhere; }
-.pellucid.told img { display: block; max-width: 100%; margin: 0.8em 0; border-radius: 6px; }
+.pellucid.introduction { padding: 1em max(1em, (100vw - 60em) / 2); }
+.pellucid.introduction h1 { font-size: 1.6em; margin: 0.5em 0 0; }
+.pellucid.introduction h2 { font-size: 1.2em; margin: 1.6em 0 0.4em; }
+.pellucid.introduction p { margin: 0.3em 0; max-width: 46em; overflow-wrap: anywhere; }
+.pellucid.introduction img { display: block; max-width: 100%; margin: 0.8em 0; border-radius: 6px; }
 """
 
 
@@ -44,10 +44,10 @@ def to_html(
     path = Path(path)
     if path.suffix.lower() not in (".html", ".htm"):
         raise ValueError(f"a page is .html; got {str(path)!r}")
-    path.write_text(page(traces, title=title, sections=sections), encoding="utf-8", newline="\n")
+    path.write_text(render_page(traces, title=title, sections=sections), encoding="utf-8", newline="\n")
 
 
-def page(traces: Trace | Sequence[Trace], *, title: str | None = None, sections: Sequence[Section] = ()) -> str:
+def render_page(traces: Trace | Sequence[Trace], *, title: str | None = None, sections: Sequence[Section] = ()) -> str:
     """The HTML file as text."""
     traces = [traces] if isinstance(traces, Trace) else list(traces)
     if not traces:
@@ -58,7 +58,8 @@ def page(traces: Trace | Sequence[Trace], *, title: str | None = None, sections:
         f'<script type="application/x-pellucid">{base64.b64encode(to_bytes(each)).decode()}</script>' for each in traces
     )
     waiting = "This page draws attention as you point at it: it needs JavaScript, and nothing from the network."
-    return self_contained(title, style, code, f"{_told(title, sections)}\n<main><p>{waiting}</p></main>\n{blocks}")
+    body = f"{_introduction(title, sections)}\n<main><p>{waiting}</p></main>\n{blocks}"
+    return self_contained(title, style, code, body)
 
 
 def self_contained(title: str, style: str, code: str, body: str) -> str:
@@ -81,7 +82,7 @@ def self_contained(title: str, style: str, code: str, body: str) -> str:
 """
 
 
-def _told(title: str, sections: Sequence[Section]) -> str:
+def _introduction(title: str, sections: Sequence[Section]) -> str:
     """What stands above the viewer, in its colours; nothing if there is nothing to tell."""
     if not sections:
         return ""
@@ -92,20 +93,20 @@ def _told(title: str, sections: Sequence[Section]) -> str:
         for picture in section.pictures:
             data = base64.b64encode(picture.read_bytes()).decode()
             parts.append(f'<img src="data:image/png;base64,{data}" alt="{html.escape(section.heading)}">')
-    return "\n".join(['<header class="pellucid told">', *parts, "</header>"])
+    return "\n".join(['<header class="pellucid introduction">', *parts, "</header>"])
 
 
 @cache
 def viewer_css() -> str:
     """The viewer's style."""
-    return (VIEWER / "viewer.css").read_text(encoding="utf-8")
+    return (VIEWER_FOLDER / "viewer.css").read_text(encoding="utf-8")
 
 
 @cache
 def viewer_code(entry: str) -> str:
     """A module of the viewer and all that it imports as one script: each a function that returns what it exports."""
     done: dict[Path, str] = {}
-    _collect((VIEWER / f"{entry}.js").resolve(), done)
+    _collect((VIEWER_FOLDER / f"{entry}.js").resolve(), done)
     return '"use strict";\n' + "\n".join(done.values())
 
 

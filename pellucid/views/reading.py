@@ -14,10 +14,10 @@ from pellucid.ops import weights as attention
 
 def image_of(trace: Trace) -> Tokens:
     """The tokens that lie on a grid."""
-    found = next((each for each in trace.tokens if each.grid is not None), None)
-    if found is None:
-        raise ValueError("the trace has no tokens on a grid; draw.matrix and draw.graph show any tokens")
-    return found
+    image = next((each for each in trace.tokens if each.grid is not None), None)
+    if image is None:
+        raise ValueError("the trace has no tokens on a grid; draw_matrix and draw_graph show any tokens")
+    return image
 
 
 def grid_of(image: Tokens) -> tuple[int, int]:
@@ -36,13 +36,13 @@ def onto_image(trace: Trace) -> list[Layer]:
     """Of a classifier the self-attention, of a captioner the cross-attention."""
     image = image_of(trace).name
     asking = image if trace.kind == "classifier" else "words"
-    found = [each for each in trace.layers if (each.queries, each.keys) == (asking, image)]
-    if not found:
+    layers = [each for each in trace.layers if (each.queries, each.keys) == (asking, image)]
+    if not layers:
         raise ValueError(f"the trace of {trace.model or 'this model'} has no attention onto the image")
-    return found
+    return layers
 
 
-def weights_of(layer: Layer, heads: list[int] | None = None) -> Float[Tensor, "h q k"]:
+def attention_map(layer: Layer, heads: list[int] | None = None) -> Float[Tensor, "h q k"]:
     """The whole map, of all heads or those chosen: for few tokens."""
     return attention(layer.q[None], layer.k[None], **_how(layer), heads=heads)[0]
 
@@ -66,10 +66,10 @@ def check_head(layer: Layer, head: int) -> int:
 
 def head_or_mean(layer: Layer, head: int | None) -> Float[Tensor, "q k"]:
     """The map of one head, or the mean of all."""
-    return weights_of(layer).mean(0) if head is None else weights_of(layer, [check_head(layer, head)])[0]
+    return attention_map(layer).mean(0) if head is None else attention_map(layer, [check_head(layer, head)])[0]
 
 
-def layer_of(trace: Trace, layer: int | str) -> Layer:
+def find_layer(trace: Trace, layer: int | str) -> Layer:
     """A layer by its number among all, or by its name."""
     names = [each.name for each in trace.layers]
     if isinstance(layer, str) and layer in names:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from pellucid.explain.faithfulness import Faithfulness, areas_under
 from pellucid.explain.maps import Method
-from pellucid.views.figures import cells_panel, wrapped
+from pellucid.views.figures import cells_panel, wrap_title
 from pellucid.views.training import LINES
 
 BASELINE: Method = "random"
@@ -56,25 +56,25 @@ def head_report_figure(measures: Sequence[Measure], *, layers: Sequence[str], ti
         bar.update_ticks()
         bar.ax.tick_params(labelsize=7)
         bar.outline.set_visible(False)  # pyright: ignore[reportCallIssue]
-    figure.suptitle(wrapped(title, figure.get_figwidth()), fontsize=10, parse_math=False)
+    figure.suptitle(wrap_title(title, figure.get_figwidth()), fontsize=10, parse_math=False)
     return figure
 
 
-def faithfulness_figure(found: Faithfulness, *, title: str = "") -> Figure:
+def faithfulness_figure(faithfulness: Faithfulness, *, title: str = "") -> Figure:
     """Deletion and insertion for every method: by a good map the one falls early, and the other rises early.
 
     Lines are means over the images with bands of 1.96 standard errors. The legend has the areas with their intervals.
     Random numbers, which every method must beat, are dashed and black.
     """
-    figure = Figure(figsize=(9.6, 3.9 + 0.2 * len(found.methods)), layout="constrained")
+    figure = Figure(figsize=(9.6, 3.9 + 0.2 * len(faithfulness.methods)), layout="constrained")
     figure.get_layout_engine().set(wspace=0.05)  # pyright: ignore[reportOptionalMemberAccess, reportCallIssue]
     axes = figure.subplots(1, 2, sharey=True)
-    named = [method for method in found.methods if method != BASELINE]
-    colours: dict[str, str] = dict(zip(named, LINES, strict=False)) | {BASELINE: "#000000"}
-    images = found.deletion.shape[1]
+    methods = [method for method in faithfulness.methods if method != BASELINE]
+    colours: dict[str, str] = dict(zip(methods, LINES, strict=False)) | {BASELINE: "#000000"}
+    images = faithfulness.deletion.shape[1]
     for ax, which, better in zip(axes, ("deletion", "insertion"), ("lower", "higher"), strict=True):
-        for method, values in zip(found.methods, getattr(found, which), strict=True):
-            area = found.area(which, method) if images > 1 else f"{areas_under(values).item():.3f}"
+        for method, values in zip(faithfulness.methods, getattr(faithfulness, which), strict=True):
+            area = faithfulness.area(which, method) if images > 1 else f"{areas_under(values).item():.3f}"
             _curve(ax, values, f"{method}  {area}", colours[method])
         ax.set_title(f"{which}: {better} is better", fontsize=10)
         ax.set_xlabel(f"patches {'replaced' if ax is axes[0] else 'put back'}, the most important first", fontsize=9)
@@ -87,8 +87,8 @@ def faithfulness_figure(found: Faithfulness, *, title: str = "") -> Figure:
         where = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.16)}  # on the curves it would hide some
         ax.legend(fontsize=8, title=heading, title_fontsize=8, frameon=False, **where)
     axes[0].set_ylabel("probability of the answer", fontsize=9)
-    counted = f"{images} images" if images > 1 else "one image"
-    figure.suptitle(f"{title} ({counted})" if title else counted, fontsize=10, parse_math=False)
+    count = f"{images} images" if images > 1 else "one image"
+    figure.suptitle(f"{title} ({count})" if title else count, fontsize=10, parse_math=False)
     return figure
 
 

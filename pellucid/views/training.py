@@ -13,16 +13,16 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 from torch import Tensor
 
-from pellucid.views.figures import COLOURS
+from pellucid.views.figures import COLOUR_MAP
 
 # Okabe & Ito's, told apart by every kind of colour vision; yellow is left out, it is too light for a line on white
 LINES = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
-MOST_NUMBERS = 20  # more classes than this, and numbers in the cells are too small to read
+MOST_NUMBERED_CLASSES = 20  # more classes than this, and numbers in the cells are too small to read
 MOST_NAMES = 50  # more classes than this, and only some of them are named
-FEW_POINTS = 12  # where no run has more evaluations than this, each is marked
-DPI = 160  # of figures.save
-CELL = 112  # pixels that a sample should take, about
-SPELLED = 15  # letters of a class's name that fit above a sample
+FEW_EVALUATIONS = 12  # where no run has more evaluations than this, each is marked
+DPI = 160  # of save_figure
+SAMPLE_PIXELS = 112  # pixels that a sample should take, about
+NAME_LETTERS = 15  # letters of a class's name that fit above a sample
 
 
 class Point(NamedTuple):
@@ -83,7 +83,7 @@ def curves_figure(panels: Sequence[tuple[str, Sequence[History]]]) -> Figure:
     pairs = [tuple(axes[0])] if one else [tuple(column) for column in axes.T]
     names = list(dict.fromkeys(run.name for _, runs in panels for run in runs))
     colours: dict[str, str] = dict(zip(names, LINES, strict=False))
-    marked = max((len(run.held_out) for _, runs in panels for run in runs), default=0) <= FEW_POINTS
+    marked = max((len(run.held_out) for _, runs in panels for run in runs), default=0) <= FEW_EVALUATIONS
     for (title, runs), (losses, accuracies) in zip(panels, pairs, strict=True):
         for run in runs:
             _draw(losses, run, "loss", colours[run.name], marked)
@@ -119,30 +119,21 @@ def confusion_figure(confusion: Int[Tensor, "classes classes"], names: Sequence[
     totals = counts.sum(1, keepdims=True)
     shares = np.divide(counts, totals, out=np.full(counts.shape, np.nan), where=totals > 0)
     side = min(max(4.2, 0.47 * classes + 1.4), 12.0)
-    small = 8 if classes <= MOST_NUMBERS else 7
+    small = 8 if classes <= MOST_NUMBERED_CLASSES else 7
     figure = Figure(figsize=(side + 1.3, side), layout="constrained")
     ax = figure.subplots()
     ax.set_facecolor("#d0d0d0")
-    image = ax.imshow(shares, cmap=COLOURS, vmin=0.0, vmax=1.0)
-    if classes <= MOST_NUMBERS:
+    image = ax.imshow(shares, cmap=COLOUR_MAP, vmin=0.0, vmax=1.0)
+    if classes <= MOST_NUMBERED_CLASSES:
         for (i, j), count in np.ndenumerate(counts):
             colour = "black" if not shares[i, j] < 0.5 else "white" if count else "#7b87a0"
-            ax.text(
-                j,
-                i,
-                f"{count}",
-                ha="center",
-                va="center",
-                color=colour,
-                fontsize=6 if count >= 10_000 and classes > 8 else small,
-            )
+            size = 6 if count >= 10_000 and classes > 8 else small
+            ax.text(j, i, f"{count}", ha="center", va="center", color=colour, fontsize=size)
     places = range(0, classes, math.ceil(classes / MOST_NAMES))
-    shown = [names[i] for i in places]
-    if max(map(len, shown)) <= 3:
-        ax.set_xticks(places, shown, fontsize=small)
-    else:
-        ax.set_xticks(places, shown, rotation=45, ha="right", rotation_mode="anchor", fontsize=small)
-    ax.set_yticks(places, shown, fontsize=small)
+    labels = [names[i] for i in places]
+    upright = {"rotation": 45, "ha": "right", "rotation_mode": "anchor"} if max(map(len, labels)) > 3 else {}
+    ax.set_xticks(places, labels, fontsize=small, **upright)
+    ax.set_yticks(places, labels, fontsize=small)
     ax.set_xlabel("what the model says")
     ax.set_ylabel("what it is")
     ax.spines[:].set_visible(False)
@@ -152,7 +143,7 @@ def confusion_figure(confusion: Int[Tensor, "classes classes"], names: Sequence[
     return figure
 
 
-class Row(NamedTuple):
+class SampleRow(NamedTuple):
     """Images side by side, what they show, and what the row is."""
 
     title: str
@@ -160,13 +151,13 @@ class Row(NamedTuple):
     captions: Sequence[str]
 
 
-def samples_figure(rows: Sequence[Row]) -> Figure:
+def samples_figure(rows: Sequence[SampleRow]) -> Figure:
     """Rows of images under their captions, every pixel a square of whole pixels of the picture (PNG)."""
     height, width = rows[0].images.shape[-2:]
     columns = max(len(row.images) for row in rows)
-    scale = max(1, round(CELL / max(height, width)))
+    scale = max(1, round(SAMPLE_PIXELS / max(height, width)))
     gap, margin, line = 8, 96, 20
-    cell_x, cell_y = max(scale * width, CELL // 2) + gap, scale * height + gap
+    cell_x, cell_y = max(scale * width, SAMPLE_PIXELS // 2) + gap, scale * height + gap
     headers = [line * max(caption.count("\n") + 1 if caption else 0 for caption in row.captions) for row in rows]
     wide, high = margin + columns * cell_x + gap, sum(headers) + len(rows) * cell_y + 2 * gap
     figure = Figure(figsize=(wide / DPI, high / DPI), dpi=DPI)
@@ -186,9 +177,9 @@ def samples_figure(rows: Sequence[Row]) -> Figure:
     return figure
 
 
-def shortened(name: str, most: int = SPELLED) -> str:
+def shorten_name(name: str, most: int = NAME_LETTERS) -> str:
     """
-    >>> shortened("Granny Smith"), shortened("English springer spaniel")
+    >>> shorten_name("Granny Smith"), shorten_name("English springer spaniel")
     ('Granny Smith', 'English spring…')
     """
     return name if len(name) <= most else name[: most - 1].rstrip() + "…"

@@ -4,13 +4,12 @@ import html
 from collections.abc import Sequence
 from typing import Any
 
-import anywidget
-import traitlets
-from IPython.display import display
-
 from pellucid.explain.trace import Trace
+from pellucid.extras import require
 from pellucid.views.bundle import to_bytes
-from pellucid.views.page import page, viewer_code, viewer_css
+from pellucid.views.page import render_page, viewer_code, viewer_css
+
+anywidget, traitlets = (require(name, "pellucid.show") for name in ("anywidget", "traitlets"))
 
 VIEW = "application/vnd.jupyter.widget-view+json"
 HEIGHT = 900  # pixels of the frame
@@ -29,13 +28,15 @@ class Viewer(anywidget.AnyWidget):
     name = traitlets.Unicode().tag(sync=True)
 
     def __init__(self, traces: Trace | Sequence[Trace]):
-        shown = [traces] if isinstance(traces, Trace) else list(traces)
-        self.frame = page(shown)
-        super().__init__(traces=[to_bytes(each) for each in shown])
+        several = [traces] if isinstance(traces, Trace) else list(traces)
+        self.frame = render_page(several)
+        super().__init__(traces=[to_bytes(each) for each in several])
         self.name = self.model_id
 
     def _ipython_display_(self) -> None:
         """Two outputs: exporters take a widget's for its code on a CDN, and would leave out what stands beside it."""
+        from IPython.display import display
+
         bundle: Any = {VIEW: {"version_major": 2, "version_minor": 0, "model_id": self.model_id}}
         display({**bundle, "text/html": "", "text/plain": repr(self)}, raw=True)
         display({"text/html": self.fallback(), "text/plain": ""}, raw=True)

@@ -1,0 +1,169 @@
+"""A dataset of one's own: whatever gives an image and its label for a number, as PyTorch's datasets do."""
+
+import operator
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image, ImageOps
+from torch import Tensor
+
+from pellucid.data import listings
+from pellucid.data.images import (
+    GREY,
+    ImageHeader,
+    ImageSet,
+    Size,
+    check_size,
+    one_line,
+    reason,
+    to_grey_or_rgb,
+    to_tensor,
+)
+from pellucid.data.lazy import LazyImageSet
+from pellucid.data.shards import IMAGE_COLUMNS, LABEL_COLUMNS
+
+MOST_LABELS = 1_000_000
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DatasetItem:
+    """An image of a dataset that somebody else wrote."""
+
+    dataset: Any
+    index: int
+
+    @property
+    def name(self) -> str:
+        return f"item {self.index} of the dataset"
+
+    def read(self) -> tuple[Image.Image, int | str]:
+        """The picture, grey or RGB, and its label; one sentence if they are none."""
+        try:
+            image, label = _pair(self.dataset[self.index])
+            return _picture(image), _label(label)
+        except Exception as error:  # another's code raises anything
+            raise ValueError(one_line(f"{self.name} can't be read: {reason(error)}")) from error
+
+    def decode(self, size: Size | None, channels: int) -> Tensor:
+        return _pixels(self.read()[0], size, channels)
+
+    def probe(self) -> ImageHeader:
+        return _header(self.read()[0])
+
+
+def as_image_set(dataset: Any, classes: Sequence[str] | None = None, size: Size | None = None) -> listings.Images:
+    """The image set of any object with `__getitem__` and `__len__` that gives (image, label), or {"image", "label"}.
+
+    Images are Pillow's, arrays (y x) or (y x c), or tensors (c y x): bytes, or floats in 0…1. Labels are numbers or
+    words. `classes`: what the labels are called; unless given, what the dataset says, else the labels themselves.
+    `size`: as in `DataConfig`. Every item is read at once; what makes more than 2 GiB, again when it is asked for.
+
+    >>> black, white = torch.zeros(3, 8, 8), torch.ones(3, 8, 8)
+    >>> pair = as_image_set([(black, "night"), (white, "day")])
+    >>> pair.classes, pair.labels, pair.shape, int(pair[1][0].max())
+    (('day', 'night'), tensor([1, 0]), (3, 8, 8), 255)
+    """
+    check_size(size)
+    if not hasattr(dataset, "__getitem__") or not hasattr(dataset, "__len__"):
+        raise ValueError(f"the dataset is {type(dataset).__name__}; expected an object with __getitem__ and __len__")
+    items = [DatasetItem(dataset, i) for i in range(len(dataset))]
+    if not items:
+        raise ValueError("the dataset is empty; expected one image or more")
+    labels, headers, pictures, held = [], set(), [], 0
+    for item in items:
+        picture, label = item.read()
+        labels.append(label)
+        headers.add(_header(picture))
+        held += 3 * picture.height * picture.width
+        if held <= listings.IN_MEMORY:
+            pictures.append(picture)
+    names, numbers = _number(labels, classes if classes is not None else _class_names(dataset))
+    sizes = {(header.height, header.width) for header in headers}
+    size = size or (sizes.pop() if len(sizes) == 1 else listings.USUAL_SIZE)
+    channels = 1 if all(header.grey for header in headers) else 3
+    if len(items) * channels * size[0] * size[1] > listings.IN_MEMORY:
+        # One thread: PyTorch asks its datasets from one at a time, and theirs may count on it.
+        return LazyImageSet(items, numbers, names, size, channels, strict=True, threads=1)
+    images = torch.empty(len(items), channels, *size, dtype=torch.uint8)
+    for i, image in enumerate(images):
+        image.copy_(_pixels(pictures[i] if i < len(pictures) else items[i].read()[0], size, channels))
+    return ImageSet(images, numbers, names)
+
+
+def _pair(item: Any) -> tuple[Any, Any]:
+    """Image and label, which a dataset gives as a pair, or by the names that Hugging Face's datasets have for them."""
+    if isinstance(item, Mapping):
+        keys = [next((key for key in usual if key in item), None) for usual in (IMAGE_COLUMNS, LABEL_COLUMNS)]
+        if None in keys:
+            raise ValueError(f"it has {listings.some(tuple(map(str, item)))}; expected 'image' and 'label'")
+        return item[keys[0]], item[keys[1]]
+    if not isinstance(item, (tuple, list)) or len(item) != 2:
+        count = f" of {len(item)}" if isinstance(item, (tuple, list)) else ""
+        raise ValueError(f"it is a {type(item).__name__}{count}; expected a pair of an image and its label")
+    return item[0], item[1]
+
+
+def _picture(image: Any) -> Image.Image:
+    if isinstance(image, Image.Image):
+        return to_grey_or_rgb(ImageOps.exif_transpose(image), 1 if image.mode in GREY else 3)
+    if not isinstance(image, (Tensor, np.ndarray)):
+        raise ValueError(f"its image is a {type(image).__name__}; expected a Pillow image, an array or a tensor")
+    axes, pixels = "(y x c)", image
+    if isinstance(pixels, Tensor):
+        axes, pixels = "(c y x)", pixels.detach().cpu()
+        pixels = (pixels.float() if pixels.is_floating_point() else pixels).numpy()
+        pixels = np.moveaxis(pixels, 0, -1) if pixels.ndim == 3 else pixels
+    if not pixels.size or pixels.ndim not in (2, 3) or pixels.shape[2:] not in ((), (1,), (3,)):
+        raise ValueError(f"its image is {tuple(image.shape)}; expected (y x) or {axes} with 1 or 3 channels")
+    if np.issubdtype(pixels.dtype, np.floating):
+        if not (pixels.min() >= 0 and pixels.max() <= 1):  # NaN neither
+            values = f"{pixels.min():g}…{pixels.max():g}"
+            raise ValueError(f"its image has the values {values}; expected floats in 0…1, or bytes")
+        pixels = np.round(pixels * 255).astype(np.uint8)
+    if pixels.dtype != np.uint8:
+        raise ValueError(f"its image holds {pixels.dtype}; expected uint8, or floats in 0…1")
+    return Image.fromarray(np.ascontiguousarray(pixels[..., 0] if pixels.shape[2:] == (1,) else pixels))
+
+
+def _pixels(picture: Image.Image, size: Size | None, channels: int) -> Tensor:
+    return to_tensor(picture.convert("L" if channels == 1 else "RGB"), size)
+
+
+def _header(picture: Image.Image) -> ImageHeader:
+    return ImageHeader(picture.height, picture.width, picture.mode == "L")
+
+
+def _label(label: Any) -> int | str:
+    if isinstance(label, str):
+        return label
+    try:
+        return operator.index(label)
+    except TypeError:
+        raise ValueError(f"its label is {label!r}; expected the number of a class, or a word") from None
+
+
+def _class_names(dataset: Any) -> Sequence[str] | None:
+    """What the dataset calls its classes: as torchvision's do, or Hugging Face's."""
+    features = getattr(dataset, "features", None)
+    columns = [features[key] for key in LABEL_COLUMNS if key in features] if isinstance(features, Mapping) else []
+    return getattr(dataset, "classes", None) or next((getattr(column, "names", None) for column in columns), None)
+
+
+def _number(labels: list[int | str], classes: Sequence[str] | None) -> tuple[tuple[str, ...], Tensor]:
+    """The names of the classes, and each label as the number of one."""
+    if isinstance(labels[0], str):
+        names = tuple(classes or sorted(label for label in set(labels) if isinstance(label, str)))
+        number: dict[int | str, int] = {name: i for i, name in enumerate(names)}
+        expected = f"one of {listings.some(names)}"
+    else:
+        highest = max(label for label in labels if isinstance(label, int))
+        names = tuple(classes or map(str, range(min(max(highest, 0), MOST_LABELS) + 1)))
+        number = {i: i for i in range(len(names))}
+        expected = f"0…{len(names) - 1}"
+    for i, label in enumerate(labels):
+        if label not in number:
+            raise ValueError(f"item {i} of the dataset has the label {label!r}; expected {expected}")
+    return names, torch.tensor([number[label] for label in labels])
