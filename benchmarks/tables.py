@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parent.parent
-REGION = re.compile(r"(<!-- results:(\S+) -->)(.*?)(<!-- end -->)", re.DOTALL)
+REGION = re.compile(r"(<!-- results:(.+?) -->)(.*?)(<!-- end -->)", re.DOTALL)
 EVIDENCE = re.compile(r"^    Evidence:.*?(?=\n\n|\n    \"\"\")", re.DOTALL | re.MULTILINE)
 FUNCTION = re.compile(r"^def (\w+)\(", re.MULTILINE)
 WIDE = 120
@@ -86,7 +86,7 @@ def show(value: Any, unit: str = "", digits: int = 0, signed: bool = False) -> s
     if isinstance(value, str):
         return value
     value, unit = (100 * value, "%") if unit == "share" else (value, unit)
-    tiny = 0 < abs(value) < 0.5 * 10**-digits
+    tiny = not unit and 0 < abs(value) < 0.5 * 10**-digits
     text = (f"{value:.1e}" if tiny else f"{value:{'+' if signed else ''},.{digits}f}").replace("-", "−")
     return text + (unit if unit == "×" else f" {unit}" if unit else "")
 
@@ -136,7 +136,7 @@ def made_page(text: str, results: Results) -> str:
     def fill(match: re.Match[str]) -> str:
         opening, key, body, closing = match.groups()
         if body.startswith("\n"):
-            return "\n".join([opening, *region(key, results), closing])
+            return "\n".join([opening, "", *region(key, results), "", closing])
         return opening + results.figure(key) + closing
 
     return REGION.sub(fill, text)
