@@ -4,7 +4,7 @@
     python benchmarks/captioners.py captioner_scenes --seeds 1 --split validation --optim.lr 0.002      # to choose by
 
 Each seed is trained into a folder and evaluated, as anybody would do it; what follows changes fields of the recipe.
-Prints a report and keeps it in results/RECIPE-DEVICE.json, unless it was made to choose by.
+Prints a report and keeps it in results/RECIPE-DEVICE.json, unless it was made to choose by, or changes the recipe.
 """
 
 import argparse
@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 import tyro
-from report import Column, Table, keep
+from report import Column, Table, is_as_given, keep
 
 import pellucid
 from pellucid.recipes import RECIPES
@@ -75,7 +75,7 @@ def main() -> None:
         settings |= {"duration": base.duration}
         settings |= {"second stage": base.critical.duration} if "second stage" in rows[-1] else {}
         settings |= {"parameters": sum(p.numel() for p in result.model.model.parameters())}
-    if options.split == "test":
+    if options.split == "test" and is_as_given(changes):
         table = Table("each seed", columns(rows[0]), rows)
         keep(options.recipe, {"seeds": table}, device, seeds=range(options.seeds), settings=settings)
     else:

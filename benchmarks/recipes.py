@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 import tyro
-from report import Column, Table, keep
+from report import Column, Table, is_as_given, keep
 
 import pellucid
 from pellucid.recipes import RECIPES
@@ -38,17 +38,17 @@ def classify(name: str, seeds: range, out: Path, changes: list[str]) -> None:
         result = pellucid.train(replace(base, seed=seed), out=out / f"{name}-{seed}")
         row = {"seed": seed, "top1": None, "held out": result.figures["top1"], "training": result.seconds}
         row |= {"compiling": result.warm_up, "rate": result.images / result.seconds}
-        if not changes:
+        if is_as_given(changes):
             report = result.model.evaluate(base.data)
             row["top1"] = report.top1
             settings |= {"images": len(report.labels), "parameters": _parameters(result.model.model)}
         device = next(result.model.model.parameters()).device
         rows.append(row)
         print(row, flush=True)
-    if changes:
-        print(" ".join(changes))
-    else:
+    if is_as_given(changes):
         keep(name, {"seeds": Table("each seed", columns, rows)}, device, seeds=seeds, settings=settings)
+    else:
+        print(" ".join(changes))
 
 
 def reverse_digits(seeds: range) -> None:

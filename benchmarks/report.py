@@ -20,6 +20,8 @@ from typing import Any
 import torch
 from tables import ROOT, report
 
+PLACES = {"--data.name", "--data.path", "--data.images", "--device"}
+
 
 @dataclass(frozen=True)
 class Column:
@@ -86,6 +88,11 @@ def keep(
     path.parent.mkdir(exist_ok=True)
     path.write_text(in_lines(result) + "\n", encoding="utf-8")
     print(f"\nkept as {path}; python benchmarks/tables.py brings it into README, docs and docstrings")
+
+
+def is_as_given(changes: Iterable[str]) -> bool:
+    """Whether changes of a recipe say only where things are: then what is measured is the recipe."""
+    return {word for word in changes if word.startswith("--")} <= PLACES
 
 
 def in_lines(value: Any, indent: int = 0) -> str:

@@ -124,7 +124,7 @@ def _recipe_row(name: str, results: Results) -> tuple[str, str]:
     result = results.of(name)
     assert result is not None, name
     rows, settings = result["tables"]["seeds"]["rows"], result["settings"]
-    what = f"`{name}`: {RECIPES[name][0]}, {HARDWARE[result['hardware']]}"
+    what = f"`{name}`: {RECIPES[name][0]}, {_place(result)}"
     seeds = f"{len(rows)} seed{'s' if len(rows) > 1 else ''}"
     if "top1" in rows[0]:
         text = f"{_mean(rows, 'top1', 2)} of {settings['images']:,} test images right ({seeds})"
@@ -143,20 +143,30 @@ def _recipe_row(name: str, results: Results) -> tuple[str, str]:
     return what, f"{text}; {_time(result)}"
 
 
+def _on_both(results: Results, name: str, column: str, what: str) -> str:
+    """How far a column of ratios goes, on each machine."""
+    spans = [_span(results.values(f"{name}-{device}/{column}"), 2) for device in ("cpu", "cuda")]
+    places = [_place(results[f"{name}-{device}"]) for device in ("cpu", "cuda")]
+    return f"{spans[0]}× {what} on {places[0]}, {spans[1]}× on {places[1]}"
+
+
+def _place(result: dict[str, Any]) -> str:
+    return HARDWARE.get(result["hardware"], result["hardware"])
+
+
 def _seam(results: Results) -> tuple[str, str]:
-    spans = [_span(results.values(f"attention-{device}/seam/ratio"), 2) for device in ("cpu", "cuda")]
-    return "`attend` beside bare SDPA", f"{spans[0]}× the time on two cores, {spans[1]}× on an H200 (most with padding)"
+    return "`attend` beside bare SDPA", _on_both(
+        results, "attention", "seam/ratio", "the time"
+    ) + ", the most with padding"
 
 
 def _watching(results: Results) -> tuple[str, str]:
-    spans = [_span(results.values(f"attention-{device}/watching/ratio"), 2) for device in ("cpu", "cuda")]
-    return "an encoder watched beside unwatched", f"{spans[0]}× the time on two cores, {spans[1]}× on an H200"
+    return "an encoder watched beside unwatched", _on_both(results, "attention", "watching/ratio", "the time")
 
 
 def _training(results: Results) -> tuple[str, str]:
-    spans = [_span(results.values(f"training-{device}/best/ratio"), 2) for device in ("cpu", "cuda")]
     what = "training, beside the best of timm, PyTorch, vit-pytorch and Hugging Face"
-    return what, f"{spans[0]}× the images/s on two cores, {spans[1]}× on an H200"
+    return what, _on_both(results, "training", "best/ratio", "the images/s")
 
 
 def _decoding(results: Results) -> tuple[str, str]:
@@ -165,7 +175,8 @@ def _decoding(results: Results) -> tuple[str, str]:
         return " and ".join(f"{results.value(f'decoding-{device}/captions/ratio', sizes=name):.1f}×" for name in sizes)
 
     what = "beam search beside Hugging Face's, sizes of captioner-scenes and captioner-flickr8k, same captions"
-    return what, f"{ratios('cpu')} the captions/s on two cores, {ratios('cuda')} on an H200"
+    cpu, cuda = (f"on {_place(results[f'decoding-{device}'])}" for device in ("cpu", "cuda"))
+    return what, f"{ratios('cpu')} the captions/s {cpu}, {ratios('cuda')} {cuda}"
 
 
 def _faithful(results: Results) -> tuple[str, str]:

@@ -128,6 +128,12 @@ def test_every_figure_in_readme_is_in_results():
     assert 12.34 not in {round(scale * value, 2) for value in pool for scale in (1, 100)}
 
 
+def test_a_figure_within_a_line_does_not_begin_it():
+    """Markdown takes a line that begins with a comment for raw HTML, and the paragraph for ended."""
+    for path in (ROOT / "README.md", *(ROOT / "docs").glob("*.md")):
+        assert not re.search(r"^<!-- results:.+? -->.", path.read_text(), flags=re.MULTILINE), path.name
+
+
 def test_all_of_results_is_shown_somewhere():
     text = "\n".join(path.read_text() for path in (ROOT / "README.md", *(ROOT / "docs").glob("*.md")))
     for path in FILES:
