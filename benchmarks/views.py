@@ -151,7 +151,8 @@ def _on_both(results: Results, name: str, column: str, what: str) -> str:
 
 
 def _place(result: dict[str, Any]) -> str:
-    return HARDWARE.get(result["hardware"], result["hardware"])
+    hardware: str = result["hardware"]
+    return HARDWARE.get(hardware, hardware)
 
 
 def _seam(results: Results) -> tuple[str, str]:
