@@ -1,12 +1,12 @@
 """make bench, attention part: the seam, watching and summaries, each beside what it is compared with, in one run.
 
-Prints a report and keeps it as benchmarks/attention-DATE-DEVICE.md.
+Prints a report and keeps it in results/attention-DEVICE.json.
 """
 
 import torch
 import torch.nn.functional as F
 from meter import duel, peak_megabytes, seconds
-from report import keep
+from report import Column, Table, keep
 from torch import nn
 
 from pellucid import ops
@@ -24,9 +24,8 @@ def tensors(n: int) -> list[torch.Tensor]:
     return [torch.randn(SIZES[n], HEADS, n, WIDTH, device=DEVICE, dtype=DTYPE) for _ in range(3)]
 
 
-def seam() -> list[str]:
-    lines = ["## attend against bare SDPA (bar: at most 1.05× at 197 tokens and more)", ""]
-    lines += ["| tokens | batch | mask | attend | SDPA | ratio |", "| --- | --- | --- | --- | --- | --- |"]
+def seam() -> Table:
+    rows = []
     for n, b in SIZES.items():
         q, k, v = tensors(n)
         mask = ops.masks.padding(torch.randint(n // 2, n + 1, (b,), device=DEVICE), n)
@@ -42,14 +41,16 @@ def seam() -> list[str]:
             ),
         }
         for name, (ours, theirs) in calls.items():
-            a, c, ratio = duel(ours, theirs)
-            lines.append(f"| {n:,} | {b} | {name} | {a * 1e3:.2f} ms | {c * 1e3:.2f} ms | {ratio:.3f} |")
-    return lines
+            mine, bare, ratio = duel(ours, theirs)
+            row = {"tokens": n, "batch": b, "mask": name, "attend": 1e3 * mine, "SDPA": 1e3 * bare, "ratio": ratio}
+            rows.append(row)
+    columns = {"tokens": Column(), "batch": Column(), "mask": Column(), "attend": Column("ms", 2)}
+    columns |= {"SDPA": Column("ms", 2), "ratio": Column("×", 3)}
+    return Table("attend beside bare SDPA (bar: at most 1.05× at 197 tokens and more)", columns, rows)
 
 
-def watching() -> list[str]:
-    lines = ["## a 12 × 256 encoder, watched against unwatched (bar: at most 1.10×)", ""]
-    lines += ["| tokens | batch | watched | unwatched | ratio |", "| --- | --- | --- | --- | --- |"]
+def watching() -> Table:
+    rows = []
     encoder = nn.Sequential(*(EncoderBlock(256, 8, norm="pre") for _ in range(12))).to(DEVICE, DTYPE).eval()
     for n, b in ((65, 192), (197, 64), (1024, 8)) if DEVICE == "cuda" else ((65, 1), (65, 32), (197, 8)):
         x = torch.randn(b, n, 256, device=DEVICE, dtype=DTYPE)
@@ -62,9 +63,11 @@ def watching() -> list[str]:
             encoder(x)
 
         with torch.no_grad():
-            a, c, ratio = duel(watched, plain, budget=45.0)
-        lines.append(f"| {n:,} | {b} | {a * 1e3:.1f} ms | {c * 1e3:.1f} ms | {ratio:.3f} |")
-    return lines
+            slow, fast, ratio = duel(watched, plain, budget=45.0)
+        rows.append({"tokens": n, "batch": b, "watched": 1e3 * slow, "unwatched": 1e3 * fast, "ratio": ratio})
+    columns = {"tokens": Column(), "batch": Column(), "watched": Column("ms", 1), "unwatched": Column("ms", 1)}
+    columns |= {"ratio": Column("×", 3)}
+    return Table("a 12 × 256 encoder, watched beside unwatched (bar: at most 1.10×)", columns, rows)
 
 
 def eager(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -73,9 +76,8 @@ def eager(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tens
     return weights @ v, weights
 
 
-def summaries() -> list[str]:
-    lines = ["## summaries, from q and k alone, beside eager attention that builds the maps", ""]
-    lines += ["| tokens | batch | what | time | extra memory |", "| --- | --- | --- | --- | --- |"]
+def summaries() -> Table:
+    rows = []
     for n, b in SIZES.items():
         q, k, v = tensors(n)
         at = ops.positions.grid_positions(1, n, device=DEVICE)
@@ -94,13 +96,15 @@ def summaries() -> list[str]:
         }
         for name, call in calls.items():
             if name.startswith("eager") and n > EAGER_LIMIT:
-                lines.append(f"| {n:,} | {b} | {name} | – | {b * HEADS * n * n * 2 / 2**30:,.0f} GiB a map |")
+                rows.append({"tokens": n, "batch": b, "what": name, "time": None, "extra memory": None})
                 continue
             call()
             time = sorted(seconds(call) for _ in range(5))[2]
             megabytes = peak_megabytes(call, DEVICE)[1]
-            lines.append(f"| {n:,} | {b} | {name} | {time * 1e3:.2f} ms | {megabytes:,.0f} MB |")
-    return lines
+            rows.append({"tokens": n, "batch": b, "what": name, "time": 1e3 * time, "extra memory": megabytes})
+    columns = {"tokens": Column(), "batch": Column(), "what": Column(), "time": Column("ms", 2)}
+    columns |= {"extra memory": Column("MB")}
+    return Table("summaries, from q and k alone, beside eager attention that builds the maps", columns, rows)
 
 
 class _Layer:
@@ -112,11 +116,13 @@ class _Layer:
 
 def main() -> None:
     torch.manual_seed(0)
-    lines = [f"{str(DTYPE).removeprefix('torch.')}, {HEADS} heads × {WIDTH}"]
+    tables = {}
     for part in (seam, watching, summaries):
         print(f"{part.__name__} …", flush=True)
-        lines += ["", *part()]
-    keep("attention", lines, torch.device(DEVICE))
+        tables[part.__name__] = part()
+    settings = {"precision": str(DTYPE).removeprefix("torch."), "heads": HEADS, "width of a head": WIDTH}
+    notes = f"Eager attention of more than {EAGER_LIMIT:,} tokens is left out: a map of 65,536 takes 64 GiB."
+    keep("attention", tables, torch.device(DEVICE), seeds=[0], settings=settings, notes=notes)
 
 
 if __name__ == "__main__":

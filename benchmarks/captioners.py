@@ -1,52 +1,55 @@
-"""A captioner's recipe over several seeds: its figures and its controls, each seed and their mean.
+"""A captioner's recipe over several seeds: its figures beside its controls, each seed.
 
     python benchmarks/captioners.py captioner_flickr8k --seeds 3 --out runs --data.name flickr8k/dataset_flickr8k.json
     python benchmarks/captioners.py captioner_scenes --seeds 1 --split validation --optim.lr 0.002      # to choose by
 
-Each seed is `pellucid train` and then `pellucid evaluate`, as anybody would run them; what follows changes fields of
-the recipe. Prints a report and keeps it as benchmarks/RECIPE-DATE-DEVICE.md, unless it was made to choose by.
+Each seed is trained into a folder and evaluated, as anybody would do it; what follows changes fields of the recipe.
+Prints a report and keeps it in results/RECIPE-DEVICE.json, unless it was made to choose by, or changes the recipe.
 """
 
 import argparse
-import contextlib
-import io
 import json
-import statistics
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 import tyro
-from report import keep
+from report import Column, Table, is_as_given, keep
 
-from pellucid.cli import main as pellucid
-from pellucid.cli.train import train_run
-from pellucid.devices import pick_device
-from pellucid.recipes import RECIPES, recipe
-from pellucid.runs.config import CaptionerRun
+import pellucid
+from pellucid.recipes import RECIPES
 
-FIGURES = ("cider_d", "bleu4", "different")
+SCORES = {"cider_d": Column(digits=4), "bleu4": Column(digits=4), "different": Column()}
 OF_SCENES = (
     "exact_seen", "exact_unseen", "exact_count", "exact_relation", "pointing", "pointing_rollout", "pointing_chance"
 )  # fmt: skip
+CONTROLS = ("shuffled", "blank", "fixed", "people")
+SECOND_STAGE = "critical"  # the folder of a run within the run
 
 
-def figures(run: CaptionerRun, folder: Path, split: str, beam: int) -> dict[str, Any]:
-    """What `pellucid evaluate` says of the run in the folder."""
-    said = io.StringIO()
-    words = ["evaluate", str(folder), "--data", run.data.name, "--split", split, "--beam", str(beam), "--json"]
-    with contextlib.redirect_stdout(said):
-        code = pellucid(words)
-    if code:
-        raise SystemExit(code)
-    found = json.loads(said.getvalue())
-    return found | {f"exact_{kind}": share for kind, share in found.get("exact_by_kind", {}).items()}
+def figures(result: Any, report: Any, folder: Path) -> dict[str, Any]:
+    """One seed's row: what the report says of it, CIDEr-D without looking, and the seconds of each stage."""
+    scores = report.figures | {
+        f"exact_{kind}": share for kind, share in report.figures.get("exact_by_kind", {}).items()
+    }
+    row = {name: scores[name] for name in (*SCORES, *OF_SCENES) if name in scores}
+    row |= {name: scores[name] and scores[name]["cider_d"] for name in CONTROLS}
+    second = _seconds(folder / SECOND_STAGE) if (folder / SECOND_STAGE).is_dir() else None
+    stages = {"training": result.seconds} if second is None else {"training": _seconds(folder), "second stage": second}
+    return row | stages | {"compiling": result.warm_up}
 
 
-def names(told: dict[str, Any]) -> list[str]:
-    """The figures to show of what was told; scenes have more of them."""
-    return [*FIGURES, *(name for name in OF_SCENES if name in told)]
+def _seconds(folder: Path) -> float:
+    """Of training, by the last evaluation in the log."""
+    lines = map(json.loads, (folder / "log.jsonl").read_text(encoding="utf-8").splitlines())
+    return [line["seconds"] for line in lines if "evaluation" in line][-1]
+
+
+def columns(row: dict[str, Any]) -> dict[str, Column]:
+    known = SCORES | {name: Column("share", 2) for name in OF_SCENES} | {name: Column(digits=3) for name in CONTROLS}
+    known |= {name: Column("s", 1) for name in ("training", "second stage", "compiling")}
+    return {name: known.get(name, Column()) for name in row}
 
 
 def main() -> None:
@@ -56,39 +59,27 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("runs"), help="folder for the runs")
     parser.add_argument("--split", choices=["test", "validation"], default="test")
     parser.add_argument("--beam", type=int, default=5)
-    asked, changes = parser.parse_known_args()
-    base = tyro.cli(CaptionerRun, default=recipe(asked.recipe), args=changes)
-    assert isinstance(base, CaptionerRun)
+    options, changes = parser.parse_known_args()
+    base = pellucid.recipe(options.recipe)
+    base = tyro.cli(type(base), default=base, args=changes)
     torch.set_float32_matmul_precision("high")
-    device = pick_device(base.device)
-    rows, found = [], []
-    for seed in range(asked.seeds):
-        run, folder = replace(base, seed=seed), asked.out / f"{asked.recipe}-{asked.split}-{seed}"
-        result = train_run(run, folder, device)
-        told = figures(run, folder, asked.split, asked.beam)
-        found.append(told)
-        controls = (told[name]["cider_d"] for name in ("shuffled", "blank", "fixed", "people") if told[name])
-        cells = [f"{told[name]:.4f}" if isinstance(told[name], float) else str(told[name]) for name in names(told)]
-        rows.append(
-            f"| {seed} | {' | '.join(cells)} | {', '.join(f'{100 * x:.1f}' for x in controls)} | "
-            f"{result.seconds:.1f} s | {result.warm_up:.1f} s |"
-        )
+    rows, settings, device = [], {}, torch.device("cpu")
+    for seed in range(options.seeds):
+        folder = options.out / f"{options.recipe}-{options.split}-{seed}"
+        result = pellucid.train(replace(base, seed=seed), out=folder)
+        device = next(result.model.model.parameters()).device
+        report = pellucid.load(folder).to(device).evaluate(base.data.name, split=options.split, beam=options.beam)
+        rows.append({"seed": seed} | figures(result, report, folder))
         print(rows[-1], flush=True)
-    numbers = [name for name in names(found[0]) if all(isinstance(told[name], (int, float)) for told in found)]
-    means = ", ".join(f"{name} {statistics.mean(told[name] for told in found):.4f}" for name in numbers)
-    then = f", then {base.critical.duration} of self-critical training" if base.second_stage else ""
-    lines = [
-        f"{base.duration}{then}, beam {asked.beam}, {asked.split} split. Means: {means}.",
-        "",
-        f"| seed | {' | '.join(names(found[0]))} | CIDEr-D × 100: shuffled, blank, fixed, people | training | "
-        "compiling |",
-        f"|{' --- |' * (len(names(found[0])) + 4)}",
-        *rows,
-    ]
-    if asked.split == "test":
-        keep(asked.recipe, lines, device)
+        settings = {"split": options.split, "images": report.figures["images"], "beam": options.beam}
+        settings |= {"duration": base.duration}
+        settings |= {"second stage": base.critical.duration} if "second stage" in rows[-1] else {}
+        settings |= {"parameters": sum(p.numel() for p in result.model.model.parameters())}
+    if options.split == "test" and is_as_given(changes):
+        table = Table("each seed", columns(rows[0]), rows)
+        keep(options.recipe, {"seeds": table}, device, seeds=range(options.seeds), settings=settings)
     else:
-        print("\n".join([" ".join(changes), *lines]))
+        print(" ".join(changes), settings)
 
 
 if __name__ == "__main__":

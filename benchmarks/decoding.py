@@ -2,7 +2,7 @@
 
 The same weights: a vision transformer and a pre-norm decoder with sinusoidal positions (theirs is Pegasus'), in a
 VisionEncoderDecoderModel; of the sizes of the shipped captioners, and of others. The end is never said, so both say all
-tokens; that they say the same ones is checked. Prints a report and keeps it as benchmarks/decoding-DATE-DEVICE.md.
+tokens; that they say the same ones is checked. Prints a report and keeps it in results/decoding-DEVICE.json.
 """
 
 import argparse
@@ -14,16 +14,16 @@ from typing import Any, NamedTuple
 import torch
 from meter import peak_megabytes, seconds
 from peers import _torchvision
-from report import keep
+from report import Column, Table, keep
 from torch import Tensor, nn
 
 from pellucid.decode import beam_search, greedy
 from pellucid.decode.beam import _Beam
 from pellucid.decode.rows import _Greedy
 from pellucid.decode.search import _captured
-from pellucid.hub import load_captioner
 from pellucid.models import Captioner, CaptionerConfig, ViTConfig
 from pellucid.ops.positions import sinusoidal
+from pellucid.ready import load_captioner
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 START, END = 1, 2
@@ -46,7 +46,7 @@ class Sizes(NamedTuple):
 
 
 def shipped(name: str) -> Sizes:
-    c = load_captioner(name)[0].config
+    c = load_captioner(name).model.config
     e = c.encoder
     hidden = e.hidden or 4 * e.width
     return Sizes(
@@ -143,7 +143,7 @@ def per_token(model: Captioner, context: Tensor, beams: int, length: int, rounds
     else:
         search = kind(model, context, **options)
         step = lambda i: (None if i else search.begin(), search.advance(model))  # noqa: E731
-    found: list[list[float]] = []
+    turns: list[list[float]] = []
     for _ in range(rounds):
         times = []
         for i in range(length):
@@ -152,8 +152,8 @@ def per_token(model: Captioner, context: Tensor, beams: int, length: int, rounds
             step(i)
             _wait()
             times.append(time.perf_counter() - begun)
-        found.append(times)
-    return [min(times) for times in zip(*found, strict=True)]
+        turns.append(times)
+    return [min(times) for times in zip(*turns, strict=True)]
 
 
 def _wait() -> None:
@@ -163,15 +163,15 @@ def _wait() -> None:
 
 def rates(ways: dict[str, Callable[[], Any]], rounds: int) -> dict[str, float]:
     """Seconds of each, the best of rounds in which all take turns: what others do on a machine only adds."""
-    found: dict[str, list[float]] = {name: [] for name in ways}
+    turns: dict[str, list[float]] = {name: [] for name in ways}
     for _ in range(rounds):
         for name, way in ways.items():
-            found[name].append(seconds(way))
-    return {name: min(times) for name, times in found.items()}
+            turns[name].append(seconds(way))
+    return {name: min(times) for name, times in turns.items()}
 
 
-def compare(sizes: Sizes, batch: int, beams: int, length: int, rounds: int) -> str:
-    """One line of the table: captions from pixels, and from a context that is there."""
+def compare(sizes: Sizes, batch: int, beams: int, length: int, rounds: int) -> dict[str, Any]:
+    """One row of the table: captions from pixels, and from a context that is there."""
     torch.manual_seed(0)
     model = ours(sizes, length)
     other: Any = theirs(model)
@@ -190,12 +190,12 @@ def compare(sizes: Sizes, batch: int, beams: int, length: int, rounds: int) -> s
         "decoding": lambda: here(context),
         "their decoding": lambda: generated(other, context, beams, length),
     }
-    found = rates(ways, rounds)
-    a, b, c, d = (batch / found[name] for name in ways)
-    cells = (sizes.name, context.shape[1], batch, beams, f"{a:,.1f}", f"{b:,.1f}", f"**{a / b:.2f}**", f"{c / d:.2f}")
-    line = f"| {' | '.join(map(str, cells))} | {agree:.0%} |"
-    print(line, flush=True)
-    return line
+    times = rates(ways, rounds)
+    a, b, c, d = (batch / times[name] for name in ways)
+    row = {"sizes": sizes.name, "context": context.shape[1], "batch": batch, "beams": beams}
+    row |= {"pellucid": a, "Hugging Face": b, "ratio": a / b, "decoding alone": c / d, "same captions": agree}
+    print(row, flush=True)
+    return row
 
 
 def generated(other: Any, context: Tensor, beams: int, length: int) -> Tensor:
@@ -212,34 +212,38 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--length", type=int, default=20)
     parser.add_argument("--rounds", type=int, default=5 if DEVICE.type == "cuda" else 8)
-    asked = parser.parse_args()
-    lines = [
-        "The sizes of the shipped captioners (with linear patches), and width 256 with 6 + 3 blocks, patches of 16 and "
-        f"4,000 tokens to choose from; captions of {asked.length}, float32.",
-        "",
-        "| sizes | context | batch | beams | pellucid, captions/s | Hugging Face, captions/s | ratio | "
-        "ratio of decoding alone | same captions |",
-        "| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |",
-    ]
+    options = parser.parse_args()
     with torch.no_grad():
         compared = [(shipped(name), 32, 5) for name in ("captioner-scenes", "captioner-flickr8k")]
         compared += [(plain(128), 32, 5), (plain(224), 32, 5), (plain(128), 32, 1), (plain(128), 1, 5)]
-        for sizes, batch, beams in compared:
-            lines.append(compare(sizes, batch, beams, asked.length, asked.rounds))
+        rows = [compare(sizes, batch, beams, options.length, options.rounds) for sizes, batch, beams in compared]
         model = ours(plain(128, depth=1), length=64)
         context = model.encode(torch.randn(32, 3, 128, 128, device=DEVICE))
-        lines += ["", "Milliseconds for one more token of 32 captions:", ""]
-        lines += ["| beams | token 1 | token 2 | token 16 | token 64 |", "| ---: | ---: | ---: | ---: | ---: |"]
+        steps = []
         for beams in (1, 5):
-            times = per_token(model, context, beams, 64, asked.rounds)
-            picked = (f"{1000 * times[i - 1]:.2f}" for i in (1, 2, 16, 64))
-            lines.append(f"| {beams} | {' | '.join(picked)} |")
-            print(lines[-1], flush=True)
-        lines += ["", *memory(model, theirs(model))]
-    keep("decoding", lines, DEVICE)
+            times = per_token(model, context, beams, 64, options.rounds)
+            steps.append({"beams": beams} | {f"token {i}": 1000 * times[i - 1] for i in (1, 2, 16, 64)})
+            print(steps[-1], flush=True)
+        used = memory(model, theirs(model))
+    rate, ratio = Column("captions/s", 1), Column("×", 2)
+    columns = {"sizes": Column(), "context": Column(), "batch": Column(), "beams": Column(), "pellucid": rate}
+    columns |= {"Hugging Face": rate, "ratio": ratio, "decoding alone": ratio, "same captions": Column("share")}
+    about = "captions a second from pixels, beside Hugging Face's generate with the same weights"
+    per_step = {name: Column() if name == "beams" else Column("ms", 2) for name in steps[0]}
+    tables = {
+        "captions": Table(about, columns, rows),
+        "tokens": Table("one more token of 32 captions", per_step, steps),
+        "memory": used,
+    }
+    notes = (
+        "The sizes of the shipped captioners (with linear patches), and width 256 with 6 + 3 blocks, patches of 16 and "
+        "4,000 tokens to choose from."
+    )
+    settings = {"tokens said": options.length, "precision": "float32"}
+    keep("decoding", tables, DEVICE, seeds=[0], settings=settings, notes=notes, libraries=["transformers"])
 
 
-def memory(model: Captioner, other: Any) -> list[str]:
+def memory(model: Captioner, other: Any) -> Table:
     """Peak growth while captions of eight tokens are made of a long context: what is kept of it, and how often."""
     context = torch.randn(32, 577, 256, device=DEVICE)
     ways = {
@@ -249,12 +253,12 @@ def memory(model: Captioner, other: Any) -> list[str]:
         ),
         "Hugging Face": (lambda: generated(other, context, 1, 8), lambda: generated(other, context, 5, 8)),
     }
-    lines = ["Peak memory beside the context, 32 contexts of 577 tokens, 8 tokens said:", ""]
-    lines += ["| | greedy | beam 5 | ratio |", "| --- | ---: | ---: | ---: |"]
+    rows = []
     for name, (one, five) in ways.items():
         (_, a), (_, b) = peak_megabytes(one, DEVICE.type), peak_megabytes(five, DEVICE.type)
-        lines.append(f"| {name} | {a:,.0f} MB | {b:,.0f} MB | {b / a:.2f} |")
-    return lines
+        rows.append({"library": name, "greedy": a, "beam 5": b, "ratio": b / a})
+    columns = {"library": Column(), "greedy": Column("MB"), "beam 5": Column("MB"), "ratio": Column("×", 2)}
+    return Table("peak memory beside the context, 32 contexts of 577 tokens, 8 tokens said", columns, rows)
 
 
 if __name__ == "__main__":

@@ -4,15 +4,16 @@
 
 Deletion and insertion on the first test images of CIFAR-10, for the class that the model finds likeliest; then the
 pointing game on scenes, the captioner reading the true captions. Intervals are bootstrapped over images. Prints a
-report and keeps it as benchmarks/faithfulness-DATE-DEVICE.md.
+report and keeps it in results/faithfulness-DEVICE.json.
 """
 
 import argparse
 import time
 from collections.abc import Callable
+from typing import Any
 
 import torch
-from report import keep
+from report import Column, Table, keep
 from torch import Tensor
 
 from pellucid.data.caption_sources import CaptionData, load_captions
@@ -22,10 +23,11 @@ from pellucid.data.tokenizer import CaptionTokenizer
 from pellucid.devices import pick_device
 from pellucid.evaluation.pointing import aligned, pointing
 from pellucid.explain.faithfulness import Faithfulness, Fill, Interval, bootstrap, faithfulness
-from pellucid.explain.maps import METHODS, evaluating, pixels_of
+from pellucid.explain.maps import METHODS, pixels_of
 from pellucid.explain.words import WordLook
-from pellucid.hub import loading
+from pellucid.layers.modes import evaluating
 from pellucid.models import Captioner
+from pellucid.ready import load_captioner, load_classifier
 
 FILLS: tuple[Fill, ...] = ("blur", "mean")
 WORDS: dict[str, Callable[[WordLook, int], Tensor]] = {
@@ -38,27 +40,25 @@ WORDS: dict[str, Callable[[WordLook, int], Tensor]] = {
 }
 
 
-def table(found: Faithfulness) -> list[str]:
-    """A line for each method, and a sentence about those that are no better than random."""
-    lines = [
-        "| method | deletion (less is better) | insertion (more is better) | deletion − random | insertion − random |",
-        f"|{' --- |' * 5}",
-    ]
-    weak = []
-    for method in found.methods:
-        less, more = (found.area(which, method, beside="random") for which in ("deletion", "insertion"))
-        areas = f"| {method} | {found.area('deletion', method)} | {found.area('insertion', method)} |"
-        lines.append(areas + (" – | – |" if method == "random" else f" {less} | {more} |"))
-        if method != "random" and not (less.high < 0 < more.low):
-            weak.append(method)
-    said = (
-        f"Not clearly better than random in both: {', '.join(weak)}." if weak else "All are better than random in both."
-    )
-    return [*lines, "", said]
+def areas(curves: Faithfulness, fill: Fill) -> Table:
+    """A row for each method: what lies under its curves, and how much that differs from a random order."""
+    rows = []
+    for method in curves.methods:
+        beside = None if method == "random" else "random"
+        row: dict[str, Any] = {"method": method}
+        for which in ("deletion", "insertion"):
+            row[which] = list(curves.area(which, method))
+            row[f"{which} beside random"] = list(curves.area(which, method, beside=beside)) if beside else None
+        rows.append(row)
+    columns = {"method": Column(), "deletion": Column(digits=3), "insertion": Column(digits=3)}
+    columns |= {f"{which} beside random": Column(digits=3, signed=True) for which in ("deletion", "insertion")}
+    by = "the image blurred (Gaussian, σ = one patch)" if fill == "blur" else "the mean colour"
+    title = f"areas under deletion (less is better) and insertion (more is better), patches replaced by {by}"
+    return Table(title, columns, rows)
 
 
-def pointed(model: Captioner, tokenizer: CaptionTokenizer, scenes: SceneSet, batch: int) -> list[str]:
-    """A line for each method: how often the peak of a word's map lies inside a box of what it names."""
+def point(model: Captioner, tokenizer: CaptionTokenizer, scenes: SceneSet, batch: int) -> Table:
+    """A row for each method: how often the peak of a word's map lies inside a box of what it names."""
     hits: dict[str, list[float]] = {name: [] for name in WORDS}
     words: list[int] = []
     chances: list[float] = []
@@ -66,9 +66,9 @@ def pointed(model: Captioner, tokenizer: CaptionTokenizer, scenes: SceneSet, bat
     with evaluating(model):
         for part in torch.arange(len(scenes)).split(batch):
             captions = [scenes.captions[i][0] for i in part.tolist()]
-            said = tokenizer.batch(captions, model.config.max_length)[:, 1:]
-            look = WordLook.of(model, pixels_of(scenes.images.read(part), model.encoder), said.to(_device(model)))
-            spelled = [tokenizer.words(row) for row in said]
+            tokens = tokenizer.batch(captions, model.config.max_length)[:, 1:]
+            look = WordLook.of(model, pixels_of(scenes.images.read(part), model.encoder), tokens.to(_device(model)))
+            spelled = [tokenizer.words(row) for row in tokens]
             longest = max(pieces.stop for row in spelled for _, pieces in row)
             for name, method in WORDS.items():
                 maps = torch.stack([method(look, word).float().cpu() for word in range(longest)], 1)
@@ -76,15 +76,19 @@ def pointed(model: Captioner, tokenizer: CaptionTokenizer, scenes: SceneSet, bat
                 for i, row in enumerate(spelled):
                     boxes = aligned([word for word, _ in row], captions[i], scenes.boxes[part[i]])
                     mine = torch.stack([maps[i, pieces].mean(0) for _, pieces in row])[None, None]
-                    found = pointing([mine], [boxes], scenes.images.shape[1:])
-                    hits[name].append(found.hits[None, None])
+                    result = pointing([mine], [boxes], scenes.images.shape[1:])
+                    hits[name].append(result.hits[None, None])
                     if name == "random":
-                        words.append(found.words)
-                        chances.append(found.chance * found.words)
+                        words.append(result.words)
+                        chances.append(result.chance * result.words)
     named = torch.tensor(words, dtype=torch.float64)
-    lines = ["| method | words whose peak lies inside what they name |", "| --- | --- |"]
-    lines += [f"| {name} | {_share(torch.tensor(found, dtype=torch.float64), named)} |" for name, found in hits.items()]
-    return [*lines, f"| a patch at random | {sum(chances) / sum(words):.3f} |"]
+    rows: list[dict[str, Any]] = [
+        {"method": name, "inside": list(_share(torch.tensor(counts, dtype=torch.float64), named))}
+        for name, counts in hits.items()
+    ]
+    rows.append({"method": "a patch at random", "inside": sum(chances) / sum(words)})
+    columns = {"method": Column(), "inside": Column("share", 1)}
+    return Table("words whose peak lies inside what they name", columns, rows)
 
 
 def _share(hits: Tensor, words: Tensor) -> Interval:
@@ -110,50 +114,43 @@ def main() -> None:
     parser.add_argument("--scenes", type=int, default=1000)
     parser.add_argument("--batch", type=int, default=100)
     parser.add_argument("--device", default="auto")
-    asked = parser.parse_args()
-    device = pick_device(asked.device)
-    lines = []
-    images = load_images(DataConfig(asked.data)).test
+    options = parser.parse_args()
+    device = pick_device(options.device)
+    images = load_images(DataConfig(options.data)).test
     assert images is not None
-    images = images.subset(torch.arange(min(asked.images, len(images))))
-    model = loading.load(asked.model, device)
-    for fill in asked.fill:
+    images = images.subset(torch.arange(min(options.images, len(images))))
+    settings: dict[str, Any] = {
+        "model": options.model, "data": options.data, "images": len(images), "steps": options.steps,
+        "precision of answers": "bfloat16" if options.half else "float32",
+    }  # fmt: skip
+    model, tables = load_classifier(options.model, device).transformer, {}
+    for fill in options.fill:
         begun = time.perf_counter()
-        found = faithfulness(
+        curves = faithfulness(
             model,
             images,
             METHODS,
             fill=fill,
-            steps=asked.steps,
-            batch=asked.batch,
-            half=asked.half,
+            steps=options.steps,
+            batch=options.batch,
+            half=options.half,
             progress=lambda done: print(f"{fill}: {done} of {len(images)}", flush=True),
         )
-        taken = time.perf_counter() - begun
-        whole, nothing = found.deletion[0, :, 0].mean(), found.deletion[0, :, -1].mean()
-        by = "the image blurred (Gaussian, σ = one patch)" if fill == "blur" else "the mean colour"
-        lines += [
-            f"## {asked.model}: deletion and insertion on the first {len(images)} test images of {asked.data}",
-            "",
-            f"Patches replaced by {by}, {asked.steps} steps, answers in {'bfloat16' if asked.half else 'float32'}, the "
-            f"likeliest class followed: probability {whole:.3f} in the whole image, {nothing:.3f} with every patch "
-            f"replaced. Mean areas with 95 % intervals; {taken:.0f} s.",
-            "",
-            *table(found),
-            "",
-        ]
-    speaker, tokenizer = loading.load_captioner(asked.captioner, device)
-    scenes = load_captions(CaptionData(size=speaker.config.encoder.image)).test
+        tables[fill] = areas(curves, fill)
+        settings["seconds"] = round(time.perf_counter() - begun)
+        settings["probability, whole image"] = round(curves.deletion[0, :, 0].mean().item(), 3)
+        settings["probability, every patch replaced"] = round(curves.deletion[0, :, -1].mean().item(), 3)
+    speaker = load_captioner(options.captioner, device)
+    scenes = load_captions(CaptionData(size=speaker.reader.size)).test
     assert isinstance(scenes, SceneSet)
-    scenes = scenes.subset(torch.arange(min(asked.scenes, len(scenes))))
-    lines += [
-        f"## {asked.captioner}: pointing on {len(scenes)} test scenes",
-        "",
-        "The captioner reads the true captions. Raw attention is the mean over heads.",
-        "",
-        *pointed(speaker, tokenizer, scenes, asked.batch),
-    ]
-    keep("faithfulness", lines, device)
+    scenes = scenes.subset(torch.arange(min(options.scenes, len(scenes))))
+    tables["pointing"] = point(speaker.model, speaker.tokenizer, scenes, options.batch)
+    settings |= {"captioner": options.captioner, "scenes": len(scenes)}
+    notes = (
+        "The likeliest class is followed. Pointing: the captioner reads the true captions; raw attention is the mean "
+        "over heads."
+    )
+    keep("faithfulness", tables, device, seeds=[0], settings=settings, notes=notes)
 
 
 if __name__ == "__main__":

@@ -1,81 +1,84 @@
-"""A recipe over several seeds: accuracy, seconds of training and of compiling, each seed and their mean.
+"""A classifier's recipe over several seeds: accuracy, seconds of training and of compiling, each seed.
 
-    python benchmarks/recipes.py vit_cifar10_fast --seeds 5
+    python benchmarks/recipes.py vit_cifar10_fast --seeds 5 --out runs
     python benchmarks/recipes.py vit_cifar10_fast --seeds 1 --data.held-out 5000 --optim.lr 0.006    # to choose by
+    python benchmarks/recipes.py reverse --seeds 3
 
-What follows the seeds changes fields of the recipe, as with `pellucid train`; with images held out, those are what
-counts, and the test images are not looked at. Prints a report and keeps it as benchmarks/RECIPE-DATE-DEVICE.md, unless
-something was changed. --save writes the first seed's weights in half precision.
+What follows changes fields of the recipe, as with `pellucid train`; then the images held out are what counts, and the
+test images are not looked at. Prints a report and keeps it in results/RECIPE-DEVICE.json, unless something was changed.
 """
 
 import argparse
-import statistics
-import time
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import torch
 import tyro
-from report import keep
+from report import Column, Table, is_as_given, keep
 
-from pellucid.data.loader import ShuffledOrder
-from pellucid.devices import pick_device
-from pellucid.models import ViT
-from pellucid.recipes import RECIPES, recipe
-from pellucid.training import Engine
-from pellucid.training.classify import Classification, resolved
-from pellucid.training.distributed import Processes
+import pellucid
+from pellucid.recipes import RECIPES
+from pellucid.training.reverse import reverse
+
+SECONDS = Column("s", 1)
 
 
-def begun_again(task: Classification, run: ClassifierRun) -> Classification:
-    """The same task from the weights and in the order of another seed; what was compiled for it stays."""
-    torch.manual_seed(run.seed)
-    task.model.load_state_dict(ViT(run.model).state_dict())
-    task.run = run
-    task.seed.fill_(run.seed)
-    task.loader.order = ShuffledOrder(task.epoch_size, run.seed, task.device)
-    return task
+def classify(name: str, seeds: range, out: Path, changes: list[str]) -> None:
+    base = pellucid.recipe(name)
+    base = tyro.cli(type(base), default=base, args=changes)
+    rows: list[dict[str, Any]] = []
+    columns = {"seed": Column(), "top1": Column("share", 2)}
+    columns |= {"held out": Column("share", 2)} if base.data.held_out else {}
+    columns |= {"training": SECONDS, "compiling": SECONDS, "rate": Column("images/s")}
+    settings: dict[str, Any] = {"split": "test", "duration": base.duration}
+    device = torch.device("cpu")
+    for seed in seeds:
+        torch._dynamo.reset()
+        result = pellucid.train(replace(base, seed=seed), out=out / f"{name}-{seed}")
+        row = {"seed": seed, "top1": None, "held out": result.figures["top1"], "training": result.seconds}
+        row |= {"compiling": result.warm_up, "rate": result.images / result.seconds}
+        if is_as_given(changes):
+            report = result.model.evaluate(base.data)
+            row["top1"] = report.top1
+            settings |= {"images": len(report.labels), "parameters": _parameters(result.model.model)}
+        device = next(result.model.model.parameters()).device
+        rows.append(row)
+        print(row, flush=True)
+    if is_as_given(changes):
+        keep(name, {"seeds": Table("each seed", columns, rows)}, device, seeds=seeds, settings=settings)
+    else:
+        print(" ".join(changes))
+
+
+def reverse_digits(seeds: range) -> None:
+    results = [reverse(seed=seed) for seed in seeds]
+    rows = [
+        {"seed": seed, "exact": result.exact, "training": result.seconds}
+        for seed, result in zip(seeds, results, strict=True)
+    ]
+    settings = {"sequences": results[0].tested, "duration": "600 steps", "parameters": _parameters(results[0].model)}
+    table = Table("each seed", {"seed": Column(), "exact": Column("share", 2), "training": SECONDS}, rows)
+    keep("reverse", {"seeds": table}, torch.device("cpu"), seeds=seeds, settings=settings)
+
+
+def _parameters(model: torch.nn.Module) -> int:
+    return sum(p.numel() for p in model.parameters())
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("recipe", choices=[name for name in RECIPES if name.startswith("vit")])
+    parser.add_argument("recipe", choices=[*(name for name in RECIPES if name.startswith("vit")), "reverse"])
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--first", type=int, default=0, help="the first seed")
-    parser.add_argument("--save", type=Path, help="folder for the first seed's weights")
-    asked, changes = parser.parse_known_args()
-    run = tyro.cli(ClassifierRun, default=recipe(asked.recipe), args=changes)
-    assert isinstance(run, ClassifierRun)
+    parser.add_argument("--out", type=Path, default=Path("runs"), help="folder for the runs")
+    options, changes = parser.parse_known_args()
+    seeds = range(options.first, options.first + options.seeds)
     torch.set_float32_matmul_precision("high")
-    device = pick_device(run.device)
-    run, splits = resolved(run)
-    task = Classification(run, splits, device, Processes())
-    count = sum(p.numel() for p in task.model.parameters())
-    rows, scores = [], []
-    for seed in range(asked.first, asked.first + asked.seeds):
-        wall = time.perf_counter()
-        seeded = replace(run, seed=seed)
-        result = Engine(begun_again(task, seeded), seeded, device).fit()
-        top1, rate = result.figures["top1"], result.images / result.seconds
-        rows.append(f"| {seed} | {top1:.2%} | {result.seconds:.1f} s | {result.warm_up:.1f} s | {rate:,.0f} |")
-        scores.append(top1)
-        print(rows[-1], f"{time.perf_counter() - wall:.0f} s in all", flush=True)
-        if seed == asked.first and asked.save:
-            ViT.half(task.model).save_pretrained(asked.save)
-            task.model.float()
-    held = f"{len(task.held_out):,} {'validation' if run.data.held_out else 'test'} images"
-    spread = f" ± {statistics.stdev(scores):.2%} (standard deviation)" if len(scores) > 1 else ""
-    lines = [
-        f"{run.duration}, {count:,} parameters; top-1 of {held}: mean {statistics.mean(scores):.2%}{spread}.",
-        "",
-        "| seed | top-1 | training | compiling | images/s |",
-        "| --- | --- | --- | --- | --- |",
-        *rows,
-    ]
-    if changes:
-        print("\n".join([" ".join(changes), *lines]))
+    if options.recipe == "reverse":
+        reverse_digits(seeds)
     else:
-        keep(asked.recipe, lines, device)
+        classify(options.recipe, seeds, options.out, changes)
 
 
 if __name__ == "__main__":

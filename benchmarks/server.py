@@ -2,8 +2,8 @@
 
 `pellucid serve` runs as a process of its own. Each client sends pictures one after the other over one connection, most
 to be classified, some to be captioned or traced, and comes again later when it is told that the server is full. Any
-answer but 200 and 503 is a failure, and so is memory that grows. Prints a report and keeps it as
-benchmarks/server-DATE-cpu.md.
+answer but 200 and 503 is a failure, and so is memory that grows. Prints a report and keeps it in
+results/server-cpu.json.
 """
 
 import argparse
@@ -19,7 +19,7 @@ from pathlib import Path
 
 import torch
 from meter import MEGABYTE
-from report import keep
+from report import Column, Table, keep
 
 from pellucid.serve.samples import samples
 
@@ -53,7 +53,7 @@ async def client(number: int, port: int, until: float, seen: Seen) -> None:
         writer.write(f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body)
         await writer.drain()
         head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").lower()
-        said = await reader.readexactly(int(re.findall(r"content-length: (\d+)", head)[0]))
+        answer = await reader.readexactly(int(re.findall(r"content-length: (\d+)", head)[0]))
         status = int(head.split(" ", 2)[1])
         seen.statuses[status] += 1
         if status == 200:
@@ -62,7 +62,7 @@ async def client(number: int, port: int, until: float, seen: Seen) -> None:
         elif status == 503:
             await asyncio.sleep(float(re.findall(r"retry-after: (\d+)", head)[0]))
         else:
-            seen.wrong.append(f"{way}: {status} {said[:200]!r}")
+            seen.wrong.append(f"{way}: {status} {answer[:200]!r}")
     writer.close()
 
 
@@ -83,41 +83,48 @@ def resident(process: int) -> float:
     return int(Path(f"/proc/{process}/statm").read_text().split()[1]) * 4096 / MEGABYTE
 
 
-def table(seen: Seen, seconds: float) -> list[str]:
-    lines = ["| | answers/s | p50 | p99 |", "| --- | ---: | ---: | ---: |"]
+def answers(seen: Seen, seconds: float) -> Table:
+    rows = []
     every = [each for times in seen.seconds.values() for each in times]
     for way, times in [*sorted(seen.seconds.items()), ("all", every)]:
         cuts = statistics.quantiles(times, n=100)
-        lines.append(f"| {way} | {len(times) / seconds:,.1f} | {1000 * cuts[49]:,.0f} ms | {1000 * cuts[98]:,.0f} ms |")
-    return lines
+        rows.append({"what": way, "answers": len(times) / seconds, "p50": 1000 * cuts[49], "p99": 1000 * cuts[98]})
+    columns = {"what": Column(), "answers": Column("/s", 1), "p50": Column("ms"), "p99": Column("ms")}
+    return Table("answers a second, and how long they took", columns, rows)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--clients", type=int, default=200)
     parser.add_argument("--seconds", type=float, default=30.0)
-    asked = parser.parse_args()
+    options = parser.parse_args()
     command = [sys.executable, "-m", "pellucid", "serve", "--port", "0", "--device", "cpu"]
     command += ["--models", "vit-cifar10", "captioner-scenes"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
         assert server.stdout is not None
         port = int(re.findall(r":(\d+)/", server.stdout.readline())[0])
         before = resident(server.pid)
-        seen, memory = asyncio.run(load(port, asked.clients, asked.seconds, server.pid))
+        seen, memory = asyncio.run(load(port, options.clients, options.seconds, server.pid))
         server.terminate()
         code = server.wait(60)
     middle, end = statistics.median(memory[len(memory) // 3 : 2 * len(memory) // 3 + 1]), statistics.median(memory[-5:])
-    told = ", ".join(f"{status}: {times:,}" for status, times in sorted(seen.statuses.items()))
-    lines = [
-        f"{asked.clients} clients at a time for {asked.seconds:g} s, on the machine that serves. Answers: {told}.",
-        "Latency is from the first byte sent to the last byte read, of those that were answered.",
-        "",
-        *table(seen, asked.seconds),
-        "",
-        f"Memory of the server: {before:,.0f} MB before, {middle:,.0f} MB in the middle, {end:,.0f} MB at the end. "
-        f"Exit code after SIGTERM: {code}.",
-    ]
-    keep("server", lines, torch.device("cpu"))
+    statuses = [{"status": str(status), "answers": times} for status, times in sorted(seen.statuses.items())]
+    held = {"before": before, "in the middle": middle, "at the end": end}
+    tables = {
+        "answers": answers(seen, options.seconds),
+        "statuses": Table("answers by status", {"status": Column(), "answers": Column()}, statuses),
+        "memory": Table(
+            "memory of the server",
+            {"when": Column(), "memory": Column("MB")},
+            [{"when": when, "memory": megabytes} for when, megabytes in held.items()],
+        ),
+    }
+    notes = (
+        "The clients run on the machine that serves. Latency is from the first byte sent to the last byte read, of "
+        "those that were answered."
+    )
+    settings = {"clients": options.clients, "seconds": options.seconds}
+    keep("server", tables, torch.device("cpu"), settings=settings, notes=notes)
     if seen.wrong or code or end > GROWTH * middle:
         sys.exit("; ".join([*seen.wrong[:5], f"exit code {code}", f"memory {middle:.0f} to {end:.0f} MB"]))
 

@@ -3,7 +3,7 @@
 The same model (patches of 4 at 32², class token, learned positions), batch, loss, AdamW and precision. Peers run eager,
 compiled, and on CUDA compiled with graphs; ours runs through the engine, as `pellucid train` does. On the CPU that has
 the C library keep freed memory, so the peers run in that way too, beside as they are. Each is a process of its own, and
-they take turns. Prints a report and keeps it as benchmarks/training-DATE-DEVICE.md.
+they take turns. Prints a report and keeps it in results/training-DEVICE.json.
 """
 
 import argparse
@@ -16,14 +16,15 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from peers import PEERS
-from report import keep
+from report import Column, Table, keep
 from torch import Tensor, multiprocessing, nn
 
 from pellucid.data.augment import Augment
 from pellucid.data.images import ImageSet
 from pellucid.data.sources import Splits
 from pellucid.models import ViT, ViTConfig
-from pellucid.training import Engine, Optim
+from pellucid.runs import ClassifierRun, Optim, Run
+from pellucid.training import Engine
 from pellucid.training.classify import Classification
 from pellucid.training.distributed import Processes
 from pellucid.training.memory import keep_freed_memory
@@ -61,7 +62,7 @@ class Repeated:
 def ours(size: str, mode: str, images: Tensor, labels: Tensor) -> Callable[[], Any]:
     width, depth, heads = SIZES[size]
     model = ViT(ViTConfig(width=width, depth=depth, heads=heads)).to(DEVICE)
-    run = ClassifierRun(batch=len(images), compile=mode != "eager", graphs=mode == "graphs", optim=Optim(warmup=0.0))
+    run = Run(batch=len(images), compile=mode != "eager", graphs=mode == "graphs", optim=Optim(warmup=0.0))
     engine = Engine(Repeated(model, images, labels), run, DEVICE)
     engine._warm_up(0)
     return lambda: engine._step(0, 100, [(images, labels)])
@@ -132,14 +133,14 @@ class Contestant:
         line.send(time.perf_counter() - begun)
         while budget := line.recv():
             step()
-            found = rate(step, BATCH[size], budget)
+            images = rate(step, BATCH[size], budget)
             _make_room()
-            line.send(found)
+            line.send(images)
 
     def ready(self) -> bool:
-        said = self.line.recv()
-        fine = isinstance(said, float)
-        print(f"  {self.title}: {f'ready after {said:.0f} s' if fine else said}", flush=True)
+        answer = self.line.recv()
+        fine = isinstance(answer, float)
+        print(f"  {self.title}: {f'ready after {answer:.0f} s' if fine else answer}", flush=True)
         return fine
 
     def turn(self, budget: float) -> float:
@@ -154,21 +155,21 @@ class Contestant:
 def contest(size: str, names: list[str], modes: list[str], rounds: int, budget: float) -> dict[str, float]:
     """Images a second of each, the median of rounds in which all take turns."""
     entries = [(name, mode) for mode in modes for name in names if not (name == "pellucid" and mode.endswith(KEPT))]
-    there: list[Contestant] = []
+    contestants: list[Contestant] = []
     while entries:
         new = [Contestant(name, mode, size) for name, mode in entries[:AT_ONCE]]
-        there += [one for one in new if one.ready()]
+        contestants += [one for one in new if one.ready()]
         del entries[:AT_ONCE]
-    found: dict[str, list[float]] = {one.title: [] for one in there}
+    rates: dict[str, list[float]] = {one.title: [] for one in contestants}
     for _ in range(rounds):
-        for one in there:
-            found[one.title].append(one.turn(budget))
-    for one in there:
+        for one in contestants:
+            rates[one.title].append(one.turn(budget))
+    for one in contestants:
         one.leave()
-    return {title: statistics.median(values) for title, values in found.items()}
+    return {title: statistics.median(values) for title, values in rates.items()}
 
 
-def data_path(size: str, rounds: int, budget: float) -> list[str]:
+def data_path(size: str, rounds: int, budget: float) -> dict[str, Any]:
     """The whole loop, with images read, augmented and mixed, beside the same model on one repeated batch."""
     batch, (width, depth, heads) = BATCH[size], SIZES[size]
     torch.manual_seed(0)
@@ -189,8 +190,8 @@ def data_path(size: str, rounds: int, budget: float) -> list[str]:
     for step in steps:
         warm(step)
     turns = [[rate(step, batch, budget) for step in steps] for _ in range(rounds)]
-    found, repeated = (statistics.median(rates) for rates in zip(*turns, strict=True))
-    return [f"| {size} | {batch} | {found:,.0f} | {repeated:,.0f} | {found / repeated:.3f} |"]
+    fed, repeated = (statistics.median(rates) for rates in zip(*turns, strict=True))
+    return {"model": size, "batch": batch, "real": fed, "one batch": repeated, "ratio": fed / repeated}
 
 
 def _random(batch: int) -> tuple[Tensor, Tensor]:
@@ -213,21 +214,24 @@ def _set_up() -> None:
     torch.set_float32_matmul_precision("high" if DEVICE.type == "cuda" else "highest")
 
 
-def compare(size: str, peers: list[str], modes: list[str], rounds: int, budget: float) -> list[str]:
-    found = contest(size, ["pellucid", *peers], modes, rounds, budget)
-    mine = max(rate for title, rate in found.items() if title.startswith("pellucid"))
-    lines = [f"## {size}, batch {BATCH[size]}", ""]
-    lines += ["| library | " + " | ".join(modes) + " |", "| --- |" + " --- |" * len(modes)]
-    for name in ("pellucid", *peers):
-        cells = [f"{found[key]:,.0f}" if (key := f"{name}, {mode}") in found else "–" for mode in modes]
-        lines.append(f"| {name} | " + " | ".join(cells) + " |")
-    lines += ["", "pellucid at its best beside the best of the others:"]
+def libraries(size: str, rates: dict[str, float], peers: list[str], modes: list[str]) -> Table:
+    rows = [{"library": name} | {mode: rates.get(f"{name}, {mode}") for mode in modes} for name in ("pellucid", *peers)]
+    columns = {"library": Column()} | {mode: Column("images/s") for mode in modes}
+    return Table(f"images a second in training, {size} parameters, batch {BATCH[size]}", columns, rows)
+
+
+def best(size: str, rates: dict[str, float]) -> list[dict[str, Any]]:
+    """pellucid at its best beside the best of the others: as they come, and with freed memory kept."""
+    mine = max(rate for title, rate in rates.items() if title.startswith("pellucid"))
+    rows = []
     for kind, kept in (("as they come", False), ("with memory kept", True)):
-        others = [(rate, title) for title, rate in found.items() if title.endswith(KEPT) == kept]
+        others = [(rate, title) for title, rate in rates.items() if title.endswith(KEPT) == kept]
         others = [other for other in others if not other[1].startswith("pellucid")]
         if others:
-            lines.append(f"- {kind} ({max(others)[1]}): {mine / max(others)[0]:.2f}×")
-    return lines
+            theirs, title = max(others)
+            row = {"model": size, "batch": BATCH[size], "others": kind, "best of the others": title}
+            rows.append(row | {"ours": mine, "theirs": theirs, "ratio": mine / theirs})
+    return rows
 
 
 def main() -> None:
@@ -238,23 +242,28 @@ def main() -> None:
     parser.add_argument("--modes", nargs="*", default=[*MODES, *kept])
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=1.0 if DEVICE.type == "cuda" else 3.0)
-    asked = parser.parse_args()
+    options = parser.parse_args()
     _set_up()
-    precision = "bfloat16 autocast" if DEVICE.type == "cuda" else "float32"
-    lines = [f"Images a second in training, {precision}, AdamW fused, random images; median of {asked.rounds} rounds."]
-    if DEVICE.type == "cpu":
-        lines.append("pellucid has the C library keep freed memory; the others are shown without and with that.")
-    for size in asked.sizes:
-        lines += ["", *compare(size, asked.peers, asked.modes, asked.rounds, asked.seconds)]
-    lines += [
-        "",
-        "## the data path: real images, flipped, cropped and mixed, beside one repeated batch (bar: 0.95)",
-        "",
-    ]
-    lines += ["| model | batch | real, images/s | one batch, images/s | ratio |", "| --- | --- | --- | --- | --- |"]
-    for size in asked.sizes:
-        lines += data_path(size, 4 * asked.rounds, asked.seconds / 4)  # short turns: a machine's pace drifts
-    keep("training", lines, DEVICE)
+    tables, ratios = {}, []
+    for size in options.sizes:
+        rates = contest(size, ["pellucid", *options.peers], options.modes, options.rounds, options.seconds)
+        tables[size] = libraries(size, rates, options.peers, options.modes)
+        ratios += best(size, rates)
+    # short turns: a machine's pace drifts
+    paths = [data_path(size, 4 * options.rounds, options.seconds / 4) for size in options.sizes]
+    rate, ratio = Column("images/s"), Column("×", 2)
+    columns = {"model": Column(), "batch": Column(), "others": Column(), "best of the others": Column()}
+    columns |= {"ours": rate, "theirs": rate, "ratio": ratio}
+    tables["best"] = Table("pellucid at its best beside the best of the others", columns, ratios)
+    columns = {"model": Column(), "batch": Column(), "real": rate, "one batch": rate, "ratio": Column("×", 3)}
+    about = "real images, flipped, cropped and mixed, beside one repeated batch (bar: 0.95)"
+    tables["data path"] = Table(about, columns, paths)
+    cpu = DEVICE.type == "cpu"
+    notes = "pellucid has the C library keep freed memory; the others are shown without and with that." if cpu else ""
+    settings = {"precision": "float32" if cpu else "bfloat16 autocast", "optimizer": "AdamW, fused"}
+    settings |= {"images": "random", "rounds": options.rounds}
+    names = ("timm", "vit-pytorch", "transformers")
+    keep("training", tables, DEVICE, seeds=[0], settings=settings, notes=notes, libraries=names)
 
 
 if __name__ == "__main__":

@@ -13,13 +13,10 @@ from pathlib import Path
 import matplotlib
 import skimage
 import sklearn
-import torch
-from pellucid.hub.loading import normalisation
 from PIL import Image
 
+import pellucid
 from pellucid.data.images import decode
-from pellucid.decode.captions import describe
-from pellucid.hub import load_captioner
 from pellucid.views.captions import Example, examples_figure
 
 SKIMAGE = Path(skimage.__file__).parent / "data"
@@ -38,16 +35,14 @@ REFERENCES = {
 
 
 def main() -> None:
-    model, tokenizer = load_captioner("captioner-flickr8k")
-    seen = torch.stack([decode(path, size=model.config.encoder.image, fit="stretch") for path in REFERENCES])
-    found = describe(model, tokenizer, seen, normalisation(model))
+    captions = pellucid.load("captioner-flickr8k").caption(list(REFERENCES))
     examples = [
-        Example(decode(path, size=(240, 240)), best.caption, reference)
-        for (path, reference), (best, *_) in zip(REFERENCES.items(), found, strict=True)
+        Example(decode(path, size=(240, 240)), best.text, reference)
+        for (path, reference), (best, *_) in zip(REFERENCES.items(), captions, strict=True)
     ]
-    drawn = io.BytesIO()
-    examples_figure(examples).savefig(drawn, dpi=110)
-    Image.open(drawn).convert("RGB").save(Path(__file__).parent / "photographs.jpg", quality=85)
+    picture = io.BytesIO()
+    examples_figure(examples).savefig(picture, dpi=110)
+    Image.open(picture).convert("RGB").save(Path(__file__).parent / "photographs.jpg", quality=85)
 
 
 if __name__ == "__main__":

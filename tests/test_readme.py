@@ -1,53 +1,152 @@
-"""The README's code runs, and its first code block comes early."""
+"""README and the pages under docs say what is so: code runs, commands parse, shapes and links are true."""
 
 import re
+import shlex
+import tomllib
 from pathlib import Path
 
 import pytest
+import tyro
+from PIL import Image
 
 from pellucid.cli import main
+from pellucid.cli.verbs import VERBS, Exercises, Lab, Train
+from pellucid.lab import EXPERIMENTS
+from pellucid.recipes import recipe
 
-README = (Path(__file__).parent.parent / "README.md").read_text()
-BLOCKS = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)
+ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text()
+PAGES = {path.name: path.read_text() for path in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))}
+REGION = re.compile(r"<!-- results:.+? -->.*?<!-- end -->", re.DOTALL)
 
 
-@pytest.mark.parametrize("number", range(len(BLOCKS)))
-def test_python_blocks_run(number, monkeypatch, tmp_path, capsys):
+def blocks(text, language):
+    return re.findall(rf"```{language}\n(.*?)```", text, flags=re.DOTALL)
+
+
+WITH_CODE = [name for name, text in PAGES.items() if blocks(text, "python")]
+COMMANDS = [
+    (name, line.split("#")[0].strip())
+    for name, text in PAGES.items()
+    for block in blocks(text, "sh")
+    for line in block.splitlines()
+]
+
+
+@pytest.fixture
+def pictures(tmp_path, monkeypatch):
+    """Where the pages' pictures lie, and where they may write."""
     monkeypatch.chdir(tmp_path)
+    for name, size in (("photo.jpg", (96, 64)), ("scene.png", (48, 48))):
+        Image.effect_noise(size, 64).convert("RGB").save(name)
+
+
+@pytest.mark.parametrize("name", WITH_CODE)
+@pytest.mark.usefixtures("pictures", "capsys")
+def test_the_python_of_a_page_runs_and_shapes_in_its_comments_are_true(name):
+    """One block after the other, as a reader would; each line `expression  # … (1, 2, 3)` has that shape."""
     namespace = {}
-    for block in BLOCKS[: number + 1]:  # a later block may use what an earlier one made
-        exec(compile(block, f"README block {number}", "exec"), namespace)
-
-
-def test_shapes_in_the_comments_are_true(capsys, monkeypatch, tmp_path):
-    """Every line `expression  # … (1, 2, 3)` really has that shape."""
-    monkeypatch.chdir(tmp_path)  # a block may write files
-    namespace, checked = {}, 0
-    for block in BLOCKS:
-        exec(block, namespace)
+    for number, block in enumerate(blocks(PAGES[name], "python")):
+        exec(compile(block, f"{name}, block {number}", "exec"), namespace)
         for line in block.splitlines():
-            found = re.match(r"(\S.*?)\s+#.*?(\(\d+(?:, \d+)*\))$", line)
-            if found:
-                assert tuple(eval(found[1], namespace).shape) == eval(found[2]), line
-                checked += 1
-    assert checked >= 4
+            if match := re.match(r"(\S.*?)\s+#.*?(\((?:\d+,|\d+(?:, \d+)+)\))$", line):
+                assert tuple(eval(match[1], namespace).shape) == eval(match[2]), line
 
 
-def test_the_first_code_comes_before_line_30():
-    assert README[: README.index("```")].count("\n") < 30
-    assert README[: README.index("```python")].count("\n") < 30
+def test_shapes_are_written_down():
+    text = "\n".join(PAGES.values())
+    assert len(re.findall(r"# .*\(\d+(?:, \d+)*,?\)$", text, flags=re.MULTILINE)) >= 10
 
 
-def test_what_the_command_prints_is_what_it_prints(capsys, tmp_path, monkeypatch):
+def test_readme_is_short_and_shows_code_early():
+    assert README.count("\n") < 120
+    assert README[: README.index("```")].count("\n") < 20
+    assert README[: README.index("```python")].count("\n") < 20
+
+
+@pytest.mark.parametrize(("name", "line"), COMMANDS)
+def test_commands_of_a_page_can_be_given(name, line):
+    check_command(line)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "pellucid look photo.jpg",
+        "pellucid predict vit-cifar10 photo.jpg --tops 3",
+        "pellucid train vit_digits --optim.rate 3",
+        "pellucid train vit_letters",
+        "pellucid lab temperament",
+        "make coffee",
+    ],
+)
+def test_other_commands_can_not(line, capsys):
+    with pytest.raises((SystemExit, AssertionError, ValueError)):
+        check_command(line)
+
+
+def check_command(line):
+    """Its verb and options exist; nothing runs."""
+    if line.startswith("make "):
+        assert re.search(rf"^{line.removeprefix('make ')}:", (ROOT / "Makefile").read_text(), flags=re.MULTILINE), line
+    elif line.startswith("pip install"):
+        extras = re.findall(r"\.\[(\w+)\]", line)
+        known = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+        assert set(extras) <= set(known), line
+    elif line.startswith("python "):
+        assert (ROOT / line.split()[1]).is_file(), line
+    else:
+        assert re.match(r"(torchrun \S+ -m )?pellucid ", line), f"{line!r} is no command that can be checked"
+        parse(shlex.split(line.partition("pellucid ")[2]))
+
+
+def parse(words):
+    verb, *options = words
+    if verb == "train":
+        asked, changes = tyro.cli(Train, args=options, return_unknown_args=True)
+        base = recipe(asked.recipe)
+        tyro.cli(type(base), default=base, args=changes)
+    elif words[:2] == ["lab", "exercises"]:
+        tyro.cli(Exercises, args=options[1:])
+    elif verb == "lab":
+        asked, changes = tyro.cli(Lab, args=options, return_unknown_args=True)
+        assert not changes, words
+        assert asked.name is None or asked.name in EXPERIMENTS, words
+    else:
+        tyro.extras.subcommand_cli_from_dict(VERBS, args=words)
+
+
+@pytest.mark.parametrize("name", [name for name, text in PAGES.items() if "```console" in text])
+def test_what_the_command_prints_is_what_it_prints(name, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    command, *printed = re.search(r"```console\n\$ pellucid (.*?)```", README, flags=re.DOTALL)[1].splitlines()
-    assert main(command.split()) == 0
-    really = capsys.readouterr().out.splitlines()
-    assert len(printed) > 5
-    for line in printed:
-        assert line == "…" or line in really, line
+    for block in blocks(PAGES[name], "console"):
+        command, *printed = block.splitlines()
+        assert main(shlex.split(command.removeprefix("$ pellucid "))) == 0
+        really = capsys.readouterr().out.splitlines()
+        assert len(printed) > 5
+        for line in printed:
+            assert line == "…" or line in really, line
 
 
-def test_what_is_linked_is_there():
-    for target in re.findall(r"\]\(([^)#:]+)\)", README):
-        assert (Path(__file__).parent.parent / target).exists(), target
+def test_something_is_printed():
+    assert any(blocks(text, "console") for text in PAGES.values())
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_what_is_linked_is_there(name):
+    folder = ROOT if name == "README.md" else ROOT / "docs"
+    for target in re.findall(r"\]\(([^)#:]+)\)", PAGES[name]):
+        assert (folder / target).exists(), target
+
+
+def test_every_page_is_linked_from_readme():
+    assert all(f"(docs/{name})" in README for name in PAGES if name != "README.md")
+
+
+def test_readme_has_no_figure_of_its_own():
+    """What was measured stands in a region that is made from results/, and nowhere else."""
+    rest = re.sub(r"```.*?```", "", REGION.sub("", README), flags=re.DOTALL)
+    assert "|" not in rest, "a table outside of a region"
+    assert not re.findall(r"\d+(?:\.\d+)? ?(?:%|×|ms\b|s\b|MB\b|images/s)", rest)
+    assert not re.findall(r"\d ?(?:%|×|ms\b|MB\b|images/s)", "".join(blocks(README, "python") + blocks(README, "sh")))
+    assert REGION.search(README)

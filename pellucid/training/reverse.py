@@ -38,9 +38,11 @@ def reverse(
     seed: int = 0,
     progress: Callable[[int, float], None] | None = None,
 ) -> Reversal:
-    """pellucid demo: two cores, 14 s of training (one: 24 s), 100.00 % of 2,000 unseen sequences right (seeds 0, 1, 2).
+    """pellucid demo: 1 + 1 layers × 64, 8 heads, learn to say ten digits backwards, on two cores.
 
-    1 + 1 layers × 64, 8 heads, 117,696 parameters; measured 2026-11-15, after the move to the engine.
+    Evidence: 100, 100, 100 % of 2,000 unseen sequences right (seeds 0, 1, 2); 14.3–20.3 s of training; 117,696
+    parameters. 2 CPU threads, 2026-11-15, commit 233e55b.
+
     progress is called for every step, in order, with its number and its loss.
     """
     run = Run(
