@@ -20,14 +20,14 @@ from pellucid.data.scenes import SceneSet
 from pellucid.data.sources import DataConfig, load
 from pellucid.data.tokenizer import CaptionTokenizer
 from pellucid.evaluation.pointing import aligned, pointing
-from pellucid.explain.faithfulness import Faithfulness, Fill, Interval, bootstrap, faithfulness
+from pellucid.explain.faithfulness import Faithfulness, Interval, PatchFill, bootstrap_mean, faithfulness
 from pellucid.explain.maps import METHODS, evaluating, pixels_of
 from pellucid.explain.words import WordLook
 from pellucid.hub import loading
 from pellucid.models import Captioner
 from pellucid.training.distributed import pick_device
 
-FILLS: tuple[Fill, ...] = ("blur", "mean")
+FILLS: tuple[PatchFill, ...] = ("blur", "mean")
 WORDS: dict[str, Callable[[WordLook, int], Tensor]] = {
     "raw, last layer": lambda look, word: look.map("raw", word),
     "raw, first layer": lambda look, word: look.map("raw", word, layer=0),
@@ -89,7 +89,7 @@ def pointed(model: Captioner, tokenizer: CaptionTokenizer, scenes: SceneSet, bat
 
 def _share(hits: Tensor, words: Tensor) -> Interval:
     """Of hits among words, drawn anew by picture: each weighs as many words as it names things."""
-    scaled = bootstrap((hits - words * (hits.sum() / words.sum())) / words.mean())
+    scaled = bootstrap_mean((hits - words * (hits.sum() / words.sum())) / words.mean())
     share = float(hits.sum() / words.sum())
     return Interval(share, share + scaled.low, share + scaled.high)
 

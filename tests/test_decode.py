@@ -11,7 +11,7 @@ from torch.testing import assert_close
 
 from pellucid.decode import beam_search, cross_attention, greedy, sample
 from pellucid.decode.beam import _Beam
-from pellucid.decode.rows import _Greedy, _Sample, drawn
+from pellucid.decode.rows import _Greedy, _Sample, draw_tokens
 from pellucid.layers import DecoderCache, watch
 from pellucid.models import Transformer, TransformerConfig
 
@@ -169,7 +169,9 @@ def test_top_p_keeps_the_smallest_set_and_top_k_the_likeliest():
     draws = torch.linspace(0, 1, 1001)[:-1]
 
     def drawn_set(**options) -> dict[int, float]:
-        tokens = drawn(logits.expand(1000, 1, 4), draws[:, None], **{"top_k": None, "top_p": None} | options)[:, 0]
+        tokens = draw_tokens(logits.expand(1000, 1, 4), draws[:, None], **{"top_k": None, "top_p": None} | options)[
+            :, 0
+        ]
         return {int(t): round(float((tokens == t).double().mean()), 2) for t in tokens.unique()}
 
     assert drawn_set() == {0: 0.2, 1: 0.45, 2: 0.05, 3: 0.3}

@@ -17,7 +17,7 @@ from pellucid.cli.verbs import Attend
 from pellucid.data.images import ImageSet, decode
 from pellucid.evaluation.speech import describe
 from pellucid.explain.faithfulness import Faithfulness, faithfulness
-from pellucid.explain.heads import Health, caption_health
+from pellucid.explain.heads import CaptionHealth, caption_health
 from pellucid.explain.maps import Map, Method
 from pellucid.explain.timelapse import timelapse
 from pellucid.explain.trace import Trace, trace, trace_caption
@@ -198,7 +198,7 @@ def _measured(model: ViT | Captioner, methods: Sequence[Method], traces: list[Tr
     return faithfulness(model, unlabelled, every, steps=steps)
 
 
-def _health(traces: list[Trace]) -> dict[str, Health]:
+def _health(traces: list[Trace]) -> dict[str, CaptionHealth]:
     """Whether each method's maps of the words differ; of a model that says nothing there are none."""
     grid = next(tokens.grid for tokens in traces[0].tokens if tokens.grid is not None)
     found = {}
@@ -223,7 +223,7 @@ def _summary(
     found: list[tuple[Path, Watched]],
     files: dict[str, list[Path]],
     measured: Faithfulness | None,
-    health: dict[str, Health],
+    health: dict[str, CaptionHealth],
 ) -> dict[str, Any]:
     images = []
     for i, (path, (seen, said)) in enumerate(found):

@@ -21,7 +21,7 @@ from pellucid.data.captions import CaptionSet, CaptionSplits
 from pellucid.data.scenes import SceneSet
 from pellucid.data.tokenizer import CaptionTokenizer
 from pellucid.evaluation import jars
-from pellucid.evaluation.captions import METRICS, References, tokenised
+from pellucid.evaluation.captions import CAPTION_METRICS, References, tokenise_captions
 from pellucid.evaluation.controls import Controls, controls
 from pellucid.evaluation.pointing import Map, Pointing, pointing_at
 from pellucid.evaluation.speech import blank_picture, captions_of, describe
@@ -52,7 +52,7 @@ def evaluate_captions(asked: Evaluate, model: Captioner, tokenizer: CaptionToken
     """Print the figures as a table or as JSON and, if asked for, write what the model says."""
     beam = BEAM if asked.beam is None else asked.beam
     check(asked, model, beam)
-    official = [name for name in jars.METRICS if getattr(asked, name)]
+    official = [name for name in jars.JAVA_METRICS if getattr(asked, name)]
     for name in official:
         jars.check(name)
     speaker = Speaker(model, tokenizer, normalisation(model), beam, asked.batch or BATCH)
@@ -166,10 +166,14 @@ def table(figures: dict[str, Any], *, title: str) -> str:
     lines = [title + f", beam {figures['beam']}", "", f"{'':9}" + "".join(f"{name:>12}" for name in NAMES)]
     for row in ("model", *ROWS):
         values = figures if row == "model" else figures[row]
-        cells = ["–"] * len(METRICS) if values is None else [f"{100 * values[name]:.1f}" for name in METRICS]
+        cells = (
+            ["–"] * len(CAPTION_METRICS)
+            if values is None
+            else [f"{100 * values[name]:.1f}" for name in CAPTION_METRICS]
+        )
         lines.append(f"{row:9}" + "".join(f"{cell:>12}" for cell in cells))
         if row == "model":
-            bounds = [figures["interval"].get(name) for name in METRICS]
+            bounds = [figures["interval"].get(name) for name in CAPTION_METRICS]
             spans = ["" if b is None else f"{100 * b[0]:.1f}–{100 * b[1]:.1f}" for b in bounds]
             lines.append(f"{'  95 %':9}" + "".join(f"{span:>12}" for span in spans))
     lines += ["", *_pairs(_facts(figures))]
@@ -179,7 +183,7 @@ def table(figures: dict[str, Any], *, title: str) -> str:
 def draw_examples(path: Path, part: CaptionSet, said: list[str]) -> None:
     """Pictures at equal steps down the list of the model's captions, the best by CIDEr-D first: nobody chose them."""
     ids = [str(i) for i in range(len(said))]
-    words = tokenised(dict(zip(ids, said, strict=True)), dict(zip(ids, part.captions, strict=True)))
+    words = tokenise_captions(dict(zip(ids, said, strict=True)), dict(zip(ids, part.captions, strict=True)))
     scores = References(words[1]).cider_d(words[0])
     order = scores.argsort(kind="stable")[::-1]
     shown = order[np.linspace(0, len(order) - 1, min(EXAMPLES, len(order))).round().astype(int)]
@@ -202,7 +206,7 @@ def write_results(path: Path, ids: tuple[str, ...], said: list[str]) -> None:
 
 def _facts(figures: dict[str, Any]) -> list[tuple[str, str]]:
     facts = [
-        (name.upper(), f"{100 * figures[name]:.1f}") for name in jars.METRICS if name in figures
+        (name.upper(), f"{100 * figures[name]:.1f}") for name in jars.JAVA_METRICS if name in figures
     ] + [
         ("different captions", f"{figures['different']:,} of {figures['images']:,}"),
         ("words never said", _percent(figures["never_said"]) + " of the references' words"),

@@ -21,14 +21,14 @@ from torch import Tensor, nn
 
 from pellucid.decode.decoded import Decoded
 from pellucid.layers import DecoderCache, KVCache, ListedCache, PlacedCache
-from pellucid.ops.attention import observed
+from pellucid.ops.attention import has_observers
 
 LOOKS_EVERY = 8  # steps between two looks at whether all is said: on CUDA each look waits for the device
 CAPTURED = 4  # graphs kept for each model
 ROOM = 64  # tokens of a beam that there is room for at first: scores are computed for all the room
 
 
-class Model(Protocol):
+class Decodable(Protocol):
     """What can be decoded: a Captioner, a Transformer."""
 
     def decode(
@@ -55,7 +55,7 @@ class Search(ABC):
 
     def __init__(
         self,
-        model: Model,
+        model: Decodable,
         context: Float[Tensor, "b s d"],
         *,
         start: int,
@@ -110,7 +110,7 @@ class Search(ABC):
             each.tokens.clear()
 
     @abstractmethod
-    def advance(self, model: Model) -> None:
+    def advance(self, model: Decodable) -> None:
         """Say one more token in each branch."""
 
     def done(self) -> Bool[Tensor, ""]:
@@ -138,7 +138,7 @@ class Search(ABC):
         found[..., -1] = -1
         return said.gather(1, torch.where(found < 0, self.own[:, None], found))
 
-    def _log_probs(self, model: Model) -> Float[Tensor, "n k v"]:
+    def _log_probs(self, model: Decodable) -> Float[Tensor, "n k v"]:
         """Of the next tokens, as the model sees them; −∞ for what is forbidden, without more for the others."""
         k = len(self.own)
         self.ancestors.index_copy_(2, self.place, self.own[:, None].expand(len(self.token), k, 1))
@@ -171,9 +171,9 @@ class Search(ABC):
 
 
 @torch.no_grad()
-def searched(kind: type[Search], model: Model, *inputs: Tensor, **options: Any) -> Search:
+def run_search(kind: type[Search], model: Decodable, *inputs: Tensor, **options: Any) -> Search:
     """The search of this kind, carried to its end. It is to be read at once: the next one may use its tensors."""
-    if inputs[0].is_cuda and not observed():
+    if inputs[0].is_cuda and not has_observers():
         return _captured(kind, model, inputs, options).run(inputs)
     with torch.inference_mode():  # a twentieth of a small model's time goes into what it leaves out
         search = kind(model, *inputs, **options)
@@ -188,7 +188,7 @@ def searched(kind: type[Search], model: Model, *inputs: Tensor, **options: Any) 
 class _Captured:
     """A search whose first step and whose every other step are CUDA graphs."""
 
-    def __init__(self, model: Model, search: Search):
+    def __init__(self, model: Decodable, search: Search):
         self.search = search
         aside = torch.cuda.Stream()
         aside.wait_stream(torch.cuda.current_stream())
@@ -219,7 +219,7 @@ class _Captured:
 _graphs: "weakref.WeakKeyDictionary[Any, OrderedDict[Any, _Captured]]" = weakref.WeakKeyDictionary()
 
 
-def _captured(kind: type[Search], model: Model, inputs: tuple[Tensor, ...], options: dict[str, Any]) -> _Captured:
+def _captured(kind: type[Search], model: Decodable, inputs: tuple[Tensor, ...], options: dict[str, Any]) -> _Captured:
     """The graphs of such a search, from before if nothing they hold on to has moved."""
     assert isinstance(model, nn.Module)
     shapes = tuple((x.shape, x.dtype, x.device) for x in inputs)

@@ -9,9 +9,9 @@ import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from pellucid.evaluation.captions import Words, tokenised
+from pellucid.evaluation.captions import WordList, tokenise_captions
 
-METRICS = ("meteor", "spice")
+JAVA_METRICS = ("meteor", "spice")
 CORENLP = "stanford-corenlp-3.6.0"
 SPICE = Path(__file__).with_name("Spice.java")
 
@@ -19,16 +19,16 @@ SPICE = Path(__file__).with_name("Spice.java")
 def official(
     candidates: Mapping[str, str],
     references: Mapping[str, Sequence[str]],
-    metrics: Iterable[str] = METRICS,
+    metrics: Iterable[str] = JAVA_METRICS,
 ) -> dict[str, float]:
     """The asked of them, of one caption for each image against that image's references, under the same keys."""
     metrics = tuple(metrics)
-    if unknown := [name for name in metrics if name not in METRICS]:
-        raise ValueError(f"metrics has {', '.join(unknown)}; expected {' and '.join(METRICS)}")
+    if unknown := [name for name in metrics if name not in JAVA_METRICS]:
+        raise ValueError(f"metrics has {', '.join(unknown)}; expected {' and '.join(JAVA_METRICS)}")
     programs = [check(name) for name in metrics]  # before any of them runs
-    said, meant = tokenised(candidates, references)
+    caption_words, reference_words = tokenise_captions(candidates, references)
     runs = {"meteor": _meteor, "spice": _spice}
-    return {name: runs[name](jar, said, meant) for name, jar in zip(metrics, programs, strict=True)}
+    return {name: runs[name](jar, caption_words, reference_words) for name, jar in zip(metrics, programs, strict=True)}
 
 
 def check(metric: str) -> Path:
@@ -54,7 +54,7 @@ def check(metric: str) -> Path:
     return jar
 
 
-def _meteor(jar: Path, said: Sequence[Words], meant: Sequence[Sequence[Words]]) -> float:
+def _meteor(jar: Path, caption_words: Sequence[WordList], reference_words: Sequence[Sequence[WordList]]) -> float:
     """Its dialogue: a line with the sentences of each image, answered by counts; all counts, answered by figures."""
     command = ["java", "-Xmx2G", "-jar", jar.name, "-", "-", "-stdio", "-l", "en", "-norm"]
     with (
@@ -68,12 +68,14 @@ def _meteor(jar: Path, said: Sequence[Words], meant: Sequence[Sequence[Words]]) 
         assert program.stdout is not None
         try:
             counted = []
-            for one, others in zip(said, meant, strict=True):
+            for one, others in zip(caption_words, reference_words, strict=True):
                 lines = [" ".join(other) for other in (*others, one)]
                 print(" ||| ".join(["SCORE", *lines]), file=program.stdin, flush=True)
                 counted.append(program.stdout.readline().strip())
             print(" ||| ".join(["EVAL", *counted]), file=program.stdin, flush=True)
-            answer = [program.stdout.readline().strip() for _ in range(len(said) + 1)][-1]  # each image's, then of all
+            answer = [program.stdout.readline().strip() for _ in range(len(caption_words) + 1)][
+                -1
+            ]  # each image's, then of all
             figure = float(answer)
         except (ValueError, OSError):
             program.kill()
@@ -87,11 +89,11 @@ def _meteor(jar: Path, said: Sequence[Words], meant: Sequence[Sequence[Words]]) 
     return figure
 
 
-def _spice(jar: Path, said: Sequence[Words], meant: Sequence[Sequence[Words]]) -> float:
+def _spice(jar: Path, caption_words: Sequence[WordList], reference_words: Sequence[Sequence[WordList]]) -> float:
     """Its files: a list of images in, a list of figures out."""
     listed = [
         {"image_id": i, "test": " ".join(one), "refs": [" ".join(other) for other in others]}
-        for i, (one, others) in enumerate(zip(said, meant, strict=True))
+        for i, (one, others) in enumerate(zip(caption_words, reference_words, strict=True))
     ]
     with tempfile.TemporaryDirectory() as folder:
         asked, told = Path(folder) / "captions.json", Path(folder) / "figures.json"
@@ -101,11 +103,11 @@ def _spice(jar: Path, said: Sequence[Words], meant: Sequence[Sequence[Words]]) -
         if ran.returncode or not told.is_file():
             raise ValueError(_failed("SPICE", ran.stderr))
         figures = [image["scores"]["All"]["f"] for image in json.loads(told.read_text(encoding="utf-8"))]
-    return sum(figures) / len(said)
+    return sum(figures) / len(caption_words)
 
 
 def _failed(name: str, complaints: bytes) -> str:
     """Its first complaint, after whatever else it told."""
     lines = [line.strip() for line in complaints.decode(errors="replace").splitlines() if line.strip()]
     errors = [line for line in lines if "Error" in line or "Exception" in line]
-    return f"{name}'s program failed: {(errors or lines or ['it said nothing'])[0]}"
+    return f"{name}'s program failed: {(errors or lines or ['it caption_words nothing'])[0]}"

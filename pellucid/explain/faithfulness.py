@@ -24,7 +24,7 @@ from pellucid.explain.classes import looking
 from pellucid.explain.maps import METHODS, Method, evaluating, needs_gradient, pixels_of
 from pellucid.models.vit import ViT
 
-Fill = Literal["blur", "mean"]
+PatchFill = Literal["blur", "mean"]
 
 
 class Interval(NamedTuple):
@@ -38,7 +38,7 @@ class Interval(NamedTuple):
         return f"{self.mean:.3f} [{self.low:.3f}, {self.high:.3f}]"
 
 
-class Curves(NamedTuple):
+class AnswerCurves(NamedTuple):
     """The probability of the answer as ever more patches are replaced, and as ever more are put back."""
 
     deletion: Float[Tensor, "methods b points"]
@@ -59,7 +59,7 @@ class Faithfulness:
         """The area under the curve, or how much larger it is than that of another method on the same images."""
         areas = areas_under(self.deletion if which == "deletion" else self.insertion)
         found = areas[self._index(method)]
-        return bootstrap(found if beside is None else found - areas[self._index(beside)])
+        return bootstrap_mean(found if beside is None else found - areas[self._index(beside)])
 
     def _index(self, method: Method) -> int:
         if method not in self.methods:
@@ -72,7 +72,7 @@ def faithfulness(
     images: Images,
     methods: Sequence[Method] = METHODS,
     *,
-    fill: Fill = "blur",
+    fill: PatchFill = "blur",
     steps: int = 8,
     batch: int = 64,
     seed: int = 0,
@@ -86,7 +86,7 @@ def faithfulness(
     gradients = needs_gradient(methods)
     if not methods or not len(images):
         raise ValueError(f"there are {len(methods)} methods and {len(images)} images; expected one or more of both")
-    found: list[Curves] = []
+    found: list[AnswerCurves] = []
 
     def probabilities(pixels: Tensor) -> Tensor:
         with torch.autocast(pixels.device.type, torch.bfloat16, enabled=half):
@@ -99,11 +99,11 @@ def faithfulness(
             assert look.grid is not None
             first = seed + int(part[0])
             values = [look.map(method, seed=first)[:, model.extra_tokens :].to(pixels.dtype) for method in methods]
-            replaced = filled(pixels, fill, model.embed.patch)
+            replaced = fill_patches(pixels, fill, model.embed.patch)
             targets = look.output.argmax(1)
             del look  # and the graph with it
             found.append(
-                curves(
+                measure_curves(
                     probabilities,
                     pixels,
                     replaced,
@@ -121,7 +121,7 @@ def faithfulness(
 
 
 @torch.no_grad()
-def curves(
+def measure_curves(
     probabilities: Callable[[Tensor], Tensor],
     pixels: Float[Tensor, "b c y x"],
     replaced: Float[Tensor, "b c y x"],
@@ -131,7 +131,7 @@ def curves(
     *,
     steps: int = 8,
     seed: int = 0,
-) -> Curves:
+) -> AnswerCurves:
     """The curves of some maps of the same images, of any model.
 
     probabilities: from images as in `pixels` to (b classes). replaced: what stands where a patch is taken away.
@@ -144,7 +144,7 @@ def curves(
         return probabilities(torch.where(shown, pixels, replaced)).gather(1, targets[:, None])[:, 0]
 
     whole, nothing = (answer(torch.full((1,), shown, device=pixels.device)) for shown in (True, False))
-    found = Curves(*(whole.new_empty(methods, b, steps + 1) for _ in range(2)))
+    found = AnswerCurves(*(whole.new_empty(methods, b, steps + 1) for _ in range(2)))
     found.deletion[..., 0] = found.insertion[..., -1] = whole
     found.deletion[..., -1] = found.insertion[..., 0] = nothing
     for method, of_method in enumerate(values):
@@ -168,7 +168,7 @@ def ranks(values: Float[Tensor, "b n"], seed: int = 0) -> Int[Tensor, "b n"]:
     return drawn.gather(1, order).argsort(1)
 
 
-def filled(pixels: Float[Tensor, "b c y x"], fill: Fill, patch: tuple[int, int]) -> Float[Tensor, "b c y x"]:
+def fill_patches(pixels: Float[Tensor, "b c y x"], fill: PatchFill, patch: tuple[int, int]) -> Float[Tensor, "b c y x"]:
     """What stands in place of patches: the image blurred as wide as a patch, or the mean, zero in normalised pixels."""
     if fill == "mean":
         return torch.zeros_like(pixels)
@@ -184,7 +184,7 @@ def areas_under(curve: Float[Tensor, "... points"]) -> Float[Tensor, "..."]:
     return torch.trapezoid(curve.double(), dx=1 / (curve.shape[-1] - 1))
 
 
-def bootstrap(values: Float[Tensor, " n"], *, draws: int = 10_000, seed: int = 0) -> Interval:
+def bootstrap_mean(values: Float[Tensor, " n"], *, draws: int = 10_000, seed: int = 0) -> Interval:
     """The mean, and the middle 95 % of the means of samples drawn with replacement."""
     generator = torch.Generator().manual_seed(seed)
     values = values.double().cpu()

@@ -16,7 +16,7 @@ from scipy.sparse import coo_array, csr_array
 from scipy.sparse.csgraph import maximum_flow
 from torch import Tensor
 
-from pellucid.explain.chains import DecoderRecords, Records, Start, check_decoder, check_self, listed, weights_of
+from pellucid.explain.chains import DecoderRecords, Records, Start, check_decoder, check_self, list_records, weigh_start
 from pellucid.layers.record import Record
 
 LIMIT = 256  # tokens
@@ -34,7 +34,7 @@ def flow_decoder(decoder: DecoderRecords, encoder: Records, start: Start) -> Flo
     Of a token of the decoder half stays with itself at each attention; the other half goes to the words before it, or
     to the encoder's last layer.
     """
-    encoder = listed(encoder)
+    encoder = list_records(encoder)
     every = [*encoder, *(record for pair in decoder for record in pair if record is not None)]
     if not every:
         raise ValueError("flow needs at least one record; got none")
@@ -45,7 +45,7 @@ def flow_decoder(decoder: DecoderRecords, encoder: Records, start: Start) -> Flo
         check_decoder(decoder, encoder)
     else:
         check_self(encoder, encoder[-1].q.shape[2])
-    read = weights_of(start, decoder[-1][1] if decoder else encoder[-1])
+    read = weigh_start(start, decoder[-1][1] if decoder else encoder[-1])
     tokens = (encoder[0] if encoder else decoder[0][1]).k.shape[2]
     first = 1 + len(encoder) * tokens
     blocks = _blocks(decoder, encoder, read, first, tokens)

@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from pellucid.explain.chains import Records, listed
+from pellucid.explain.chains import Records, list_records
 from pellucid.explain.trace import Trace
 from pellucid.ops.exact import weight_blocks
 from pellucid.ops.positions import grid_positions
@@ -36,7 +36,7 @@ class LayerReport:
     """Cosine between the maps of two heads: 1 for the same map."""
 
 
-def head_report(layers: Trace | Records, grid: tuple[int, int] | None = None) -> tuple[LayerReport, ...]:
+def report_heads(layers: Trace | Records, grid: tuple[int, int] | None = None) -> tuple[LayerReport, ...]:
     """Of a trace, or of records as `watch` keeps them.
 
     grid: rows and columns of the patches, for records of self-attention over an image; its last tokens are the patches.
@@ -53,12 +53,12 @@ def head_report(layers: Trace | Records, grid: tuple[int, int] | None = None) ->
         )
     return tuple(
         _report(_Attention(each.name, each.q, each.k, each.mask, each.beta, each.causal), grid, grid)
-        for each in listed(layers)
+        for each in list_records(layers)
     )
 
 
 @dataclass(frozen=True, eq=False)
-class Health:
+class CaptionHealth:
     """Whether a captioner's maps of its words say anything. Shares, not percent.
 
     alarms says in sentences what is wrong; it is empty if all is well.
@@ -75,7 +75,7 @@ class Health:
     alarms: tuple[str, ...]
 
 
-def caption_health(maps: Sequence[Tensor], grid: tuple[int, int]) -> Health:
+def caption_health(maps: Sequence[Tensor], grid: tuple[int, int]) -> CaptionHealth:
     """Of the maps (words patches) of each picture, one or more of them; the patches of the grid alone.
 
     >>> even = torch.full((3, 16), 1 / 16)
@@ -111,7 +111,7 @@ def caption_health(maps: Sequence[Tensor], grid: tuple[int, int]) -> Health:
             f"{100 * centre:.0f} % of the mass lies in the middle of the picture, where an even map has "
             f"{100 * even_centre:.0f} %: they show the centre"
         )
-    return Health(between_words, between_pictures, centre, even_centre, tuple(alarms))
+    return CaptionHealth(between_words, between_pictures, centre, even_centre, tuple(alarms))
 
 
 class _Attention(NamedTuple):

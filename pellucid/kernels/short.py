@@ -14,7 +14,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-LONGEST = 128
+LONGEST_SEQUENCE = 128
 WIDTHS = (16, 32, 64, 128)
 
 
@@ -27,7 +27,7 @@ def fits(q: Tensor, k: Tensor, v: Tensor) -> bool:
         and q.shape[1] == k.shape[1]
         and q.shape[-1] == k.shape[-1]
         and q.shape[-1] in WIDTHS
-        and max(q.shape[2], k.shape[2]) <= LONGEST
+        and max(q.shape[2], k.shape[2]) <= LONGEST_SEQUENCE
     )
 
 

@@ -22,7 +22,7 @@ from pellucid.ops.exact import share_heads, weight_blocks, weight_rows
 from pellucid.ops.listed import attend_listed, takes_lists
 
 Impl = Literal["auto", "reference", "fused", "triton"]
-FEW = 16  # queries; up to here the formula takes a sixth to three quarters of the kernel's time on an H200
+FEW_QUERIES = 16  # up to here the formula takes a sixth to three quarters of the kernel's time on an H200
 _HAS_TRITON = importlib.util.find_spec("triton") is not None
 Mask = Bool[Tensor, "..."] | Float[Tensor, "..."] | None
 
@@ -67,7 +67,7 @@ def attend(
         raise ValueError(f"impl is {impl!r}; expected 'auto', 'reference', 'fused' or 'triton'")
     beta = resolve_beta(beta, q.shape[-1])
     if torch.is_autocast_enabled(q.device.type):
-        q, k, v = autocasted(q), autocasted(k), autocasted(v)
+        q, k, v = to_autocast(q), to_autocast(k), to_autocast(v)
     if listed is not None:
         check_list(listed, q)
         alone = impl == "auto" and mask is None and not (causal or dropout or math.isinf(beta) or _observers)
@@ -96,18 +96,18 @@ def attend(
     return out
 
 
-def autocasted(x: Tensor) -> Tensor:
+def to_autocast(x: Tensor) -> Tensor:
     """x as PyTorch's kernel gets it under autocast, which rounds everything but float64."""
     return x if x.dtype == torch.float64 else x.to(torch.get_autocast_dtype(x.device.type))
 
 
-Observer = Callable[[Tensor, Tensor, Tensor, Tensor | None, float, bool, float, Tensor], None]
-_observers: tuple[Observer, ...] = ()
+AttentionObserver = Callable[[Tensor, Tensor, Tensor, Tensor | None, float, bool, float, Tensor], None]
+_observers: tuple[AttentionObserver, ...] = ()
 _observers_lock = threading.Lock()
 
 
 @contextmanager
-def observed_by(observe: Observer) -> Iterator[None]:
+def observed_by(observe: AttentionObserver) -> Iterator[None]:
     """While the block runs, every call of attend, in any thread, is shown to `observe`: what came in and went out."""
     global _observers
     with _observers_lock:
@@ -119,7 +119,7 @@ def observed_by(observe: Observer) -> Iterator[None]:
             _observers = tuple(other for other in _observers if other is not observe)
 
 
-def observed() -> bool:
+def has_observers() -> bool:
     """Whether anybody is shown the calls of attend; what replays a graph must then run them one by one."""
     return bool(_observers)
 
@@ -135,7 +135,7 @@ def _is_short(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, beta: float,
 
 def _are_few(q: Tensor, k: Tensor, v: Tensor) -> bool:
     """Whether the map is sooner built than avoided: in float32 the kernel computes 64 queries, however few ask."""
-    few = q.is_cuda and q.dtype == torch.float32 and q.shape[2] <= FEW
+    few = q.is_cuda and q.dtype == torch.float32 and q.shape[2] <= FEW_QUERIES
     return few and not is_learned(q, k, v) and not torch.compiler.is_compiling()
 
 

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from pellucid.ops.attention import attend
 from pellucid.ops.checks import check_attention, resolve_beta
-from pellucid.ops.exact import Rows, share_heads, weight_blocks, weight_rows
+from pellucid.ops.exact import RowIndex, share_heads, weight_blocks, weight_rows
 
 Transposed = Literal["blocks", "fused"]
 Selection = slice | Sequence[int] | Int[Tensor, " n"] | None
@@ -274,7 +274,7 @@ def _value_gradient(
     return torch.autograd.grad(mixed, v, x.to(q.dtype))[0]
 
 
-def _index(axis: str, chosen: Selection, size: int, device: torch.device) -> Rows:
+def _index(axis: str, chosen: Selection, size: int, device: torch.device) -> RowIndex:
     if isinstance(chosen, slice):
         return chosen
     index = torch.as_tensor(chosen, dtype=torch.long, device=device)

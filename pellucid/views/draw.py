@@ -13,7 +13,7 @@ from jaxtyping import Float, UInt8
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from pellucid.explain.heads import head_report as measured
+from pellucid.explain.heads import report_heads as measured
 from pellucid.explain.timelapse import Moment
 from pellucid.explain.trace import Layer, Map, Trace
 from pellucid.views.captions import caption_figure, percent
