@@ -35,7 +35,7 @@ def beam_search(
         raise ValueError(f"keep is {keep}; expected 1 to {beams}, the number of beams")
     if not 0.0 <= length_penalty < float("inf"):
         raise ValueError(f"length_penalty is {length_penalty}; expected zero or more")
-    options = {"start": start, "end": end, "length": length, "forbidden": tuple(forbidden), "branches": beams}
+    options = {"start": start, "end": end, "length": length, "forbidden": tuple(forbidden), "beams": beams}
     return run_search(_Beam, model, context, keep=keep, penalty=length_penalty, **options).result(keep)
 
 

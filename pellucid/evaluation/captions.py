@@ -8,7 +8,8 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, reduce
+from operator import or_
 
 import numpy as np
 
@@ -24,8 +25,8 @@ WordList = list[str]
 def score(candidates: Mapping[str, str], references: Mapping[str, Sequence[str]]) -> dict[str, float]:
     """All metrics of one caption for each image against that image's references, under the same keys.
 
-    >>> found = score({"a": "a dog runs"}, {"a": ["a dog runs", "the brown dog is running"]})
-    >>> found["bleu1"] > 0.99, found["rouge_l"]
+    >>> figures = score({"a": "a dog runs"}, {"a": ["a dog runs", "the brown dog is running"]})
+    >>> figures["bleu1"] > 0.99, figures["rouge_l"]
     (True, 1.0)
     """
     caption_words, reference_words = tokenise_captions(candidates, references)
@@ -179,13 +180,7 @@ class References:
     @cached_property
     def _most(self) -> list[Counter[Ngram]]:
         """How often each n-gram occurs in the one of an image's references that has it most often."""
-        found = []
-        for others in self.counted:
-            most: Counter[Ngram] = Counter()
-            for other in others:
-                most |= other
-            found.append(most)
-        return found
+        return [reduce(or_, others) for others in self.counted]
 
     @cached_property
     def _rarities(self) -> dict[Ngram, float]:

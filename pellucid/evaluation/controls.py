@@ -95,9 +95,9 @@ def bootstrap_scores(scores: Scores, *, seed: int = 0, resamples: int = 1000) ->
     The document frequencies stay those of the whole set; BLEU is computed from the drawn images' summed counts.
     """
     images = len(scores.cider_d)
-    drawn = np.random.default_rng(seed).multinomial(images, np.full(images, 1 / images), size=resamples).astype(float)
-    values = {"cider_d": drawn @ scores.cider_d / images, "bleu4": bleu_of(drawn @ scores.bleu_counts)[:, -1]}
-    bounds = {name: np.quantile(found, (0.025, 0.975)) for name, found in values.items()}
+    times = np.random.default_rng(seed).multinomial(images, np.full(images, 1 / images), size=resamples).astype(float)
+    values = {"cider_d": times @ scores.cider_d / images, "bleu4": bleu_of(times @ scores.bleu_counts)[:, -1]}
+    bounds = {name: np.quantile(each, (0.025, 0.975)) for name, each in values.items()}
     return {name: (float(low), float(high)) for name, (low, high) in bounds.items()}
 
 
@@ -113,16 +113,16 @@ def best_fixed(references: References, captions: Iterable[str]) -> str:
     counted = [counts(tokenise(text)) for text in texts]
     lengths = [sum(count for ngram, count in each.items() if len(ngram) == 2) for each in counted]
     adds = _Adds(references, max(lengths))
-    best, found = -1.0, texts[0]
+    best, best_value = texts[0], -1.0
     for text, each, length in zip(texts, counted, lengths, strict=True):
         sums, squares = [0.0] * LONGEST_NGRAM, [0.0] * LONGEST_NGRAM
         for ngram, count in each.items():
             sums[len(ngram) - 1] += adds(ngram, count, length)
             squares[len(ngram) - 1] += (count * references.rarity(ngram)) ** 2
         value = sum(total / math.sqrt(square) for total, square in zip(sums, squares, strict=True) if square)
-        if value > best:
-            best, found = value, text
-    return found
+        if value > best_value:
+            best, best_value = text, value
+    return best
 
 
 class _Adds:
@@ -145,12 +145,12 @@ class _Adds:
     def __call__(self, ngram: Ngram, count: int, length: int) -> float:
         if ngram not in self.having:
             return 0.0
-        found = self.table.get((ngram, count))
-        if found is None:
+        sums = self.table.get((ngram, count))
+        if sums is None:
             times, share, lengths = (np.array(column) for column in zip(*self.having[ngram], strict=True))
             by_length = np.bincount(lengths, np.minimum(count, times) * share, minlength=len(self.fade))
-            found = self.table[ngram, count] = self.rarity(ngram) ** 2 * (by_length @ self.fade)
-        return float(found[length])
+            sums = self.table[ngram, count] = self.rarity(ngram) ** 2 * (by_length @ self.fade)
+        return float(sums[length])
 
 
 def derangement(n: int, seed: int = 0) -> np.ndarray:

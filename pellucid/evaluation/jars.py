@@ -35,10 +35,10 @@ def check(metric: str) -> Path:
     """The program of a metric; ValueError, in one sentence that says what to do, if it can't run."""
     if shutil.which("java") is None:
         raise ValueError(f"{metric.upper()} is a Java program and there is no java; install a Java runtime")
-    found = importlib.util.find_spec("pycocoevalcap")
-    if found is None or not found.submodule_search_locations:
+    package = importlib.util.find_spec("pycocoevalcap")
+    if package is None or not package.submodule_search_locations:
         raise ValueError(f"{metric.upper()} needs its extra: pip install 'pellucid[official]'")
-    folder = Path(found.submodule_search_locations[0]) / metric
+    folder = Path(package.submodule_search_locations[0]) / metric
     jar = folder / {"meteor": "meteor-1.5.jar", "spice": "spice-1.0.jar"}[metric]
     if not jar.is_file():
         raise ValueError(f"{jar} is not there; install it again: pip install --force-reinstall pycocoevalcap")
@@ -67,12 +67,12 @@ def _meteor(jar: Path, caption_words: Sequence[WordList], reference_words: Seque
         assert program.stdin is not None
         assert program.stdout is not None
         try:
-            counted = []
+            counts = []
             for one, others in zip(caption_words, reference_words, strict=True):
                 lines = [" ".join(other) for other in (*others, one)]
                 print(" ||| ".join(["SCORE", *lines]), file=program.stdin, flush=True)
-                counted.append(program.stdout.readline().strip())
-            print(" ||| ".join(["EVAL", *counted]), file=program.stdin, flush=True)
+                counts.append(program.stdout.readline().strip())
+            print(" ||| ".join(["EVAL", *counts]), file=program.stdin, flush=True)
             answer = [program.stdout.readline().strip() for _ in range(len(caption_words) + 1)][
                 -1
             ]  # each image's, then of all
@@ -91,19 +91,19 @@ def _meteor(jar: Path, caption_words: Sequence[WordList], reference_words: Seque
 
 def _spice(jar: Path, caption_words: Sequence[WordList], reference_words: Sequence[Sequence[WordList]]) -> float:
     """Its files: a list of images in, a list of figures out."""
-    listed = [
+    images = [
         {"image_id": i, "test": " ".join(one), "refs": [" ".join(other) for other in others]}
         for i, (one, others) in enumerate(zip(caption_words, reference_words, strict=True))
     ]
     with tempfile.TemporaryDirectory() as folder:
-        asked, told = Path(folder) / "captions.json", Path(folder) / "figures.json"
-        asked.write_text(json.dumps(listed), encoding="utf-8")
-        command = ["java", "-Xmx8G", "-cp", str(jar), str(SPICE), str(asked), str(told)]
+        captions, figures = Path(folder) / "captions.json", Path(folder) / "figures.json"
+        captions.write_text(json.dumps(images), encoding="utf-8")
+        command = ["java", "-Xmx8G", "-cp", str(jar), str(SPICE), str(captions), str(figures)]
         ran = subprocess.run(command, capture_output=True, check=False)
-        if ran.returncode or not told.is_file():
+        if ran.returncode or not figures.is_file():
             raise ValueError(_failed("SPICE", ran.stderr))
-        figures = [image["scores"]["All"]["f"] for image in json.loads(told.read_text(encoding="utf-8"))]
-    return sum(figures) / len(caption_words)
+        scores = [image["scores"]["All"]["f"] for image in json.loads(figures.read_text(encoding="utf-8"))]
+    return sum(scores) / len(caption_words)
 
 
 def _failed(name: str, complaints: bytes) -> str:

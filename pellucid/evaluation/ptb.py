@@ -59,12 +59,10 @@ def tokenise(caption: str) -> list[str]:
     >>> tokenise("A man's dog doesn't like the (old) t-shirt.")
     ['a', 'man', "'s", 'dog', 'does', "n't", 'like', 'the', '-lrb-', 'old', '-rrb-', 't-shirt']
     """
-    found: list[str] = []
-    for token in PTB_TOKEN.findall(caption.lower()):
-        found += JOINED.get(token, (token,))
-    return [word for word in map(_spelled, found) if word not in DROPPED]
+    tokens = (part for token in PTB_TOKEN.findall(caption.lower()) for part in JOINED.get(token, (token,)))
+    return [word for word in map(_spell, tokens) if word not in DROPPED]
 
 
-def _spelled(token: str) -> str:
+def _spell(token: str) -> str:
     token = token.replace("’", "'")
     return PTB_SPELLINGS.get(token, token)

@@ -156,14 +156,14 @@ def _share(part: Tensor, whole: Tensor) -> Tensor:
 def _relevance(record: Record, x: Float[Tensor, "b n"], *, transposed: bool = False) -> Float[Tensor, "b m"]:
     """Ā·x or Āᵀ·x, a few rows of Ā at a time."""
     size = record.k.shape[2] if transposed else record.q.shape[2]
-    found = x.new_zeros(x.shape[0], size)
+    relevance = x.new_zeros(x.shape[0], size)
     for rows, p in weight_blocks(record.q, record.k, record.mask, record.beta, record.causal):
-        kept = record.weights_gradient(queries=rows).mul_(p).clamp_(min=0).mean(1).to(x.dtype)
+        support = record.weights_gradient(queries=rows).mul_(p).clamp_(min=0).mean(1).to(x.dtype)
         if transposed:
-            found += (x[:, None, rows] @ kept)[:, 0]
+            relevance += (x[:, None, rows] @ support)[:, 0]
         else:
-            found[:, rows] = (kept @ x[..., None])[..., 0]
-    return found
+            relevance[:, rows] = (support @ x[..., None])[..., 0]
+    return relevance
 
 
 def _mean_transposed(record: Record, x: Float[Tensor, "b q"]) -> Float[Tensor, "b k"]:

@@ -58,8 +58,8 @@ class Faithfulness:
     ) -> Interval:
         """The area under the curve, or how much larger it is than that of another method on the same images."""
         areas = areas_under(self.deletion if which == "deletion" else self.insertion)
-        found = areas[self._index(method)]
-        return bootstrap_mean(found if beside is None else found - areas[self._index(beside)])
+        area = areas[self._index(method)]
+        return bootstrap_mean(area if beside is None else area - areas[self._index(beside)])
 
     def _index(self, method: Method) -> int:
         if method not in self.methods:
@@ -86,7 +86,7 @@ def faithfulness(
     gradients = needs_gradient(methods)
     if not methods or not len(images):
         raise ValueError(f"there are {len(methods)} methods and {len(images)} images; expected one or more of both")
-    found: list[AnswerCurves] = []
+    curves: list[AnswerCurves] = []
 
     def probabilities(pixels: Tensor) -> Tensor:
         with torch.autocast(pixels.device.type, torch.bfloat16, enabled=half):
@@ -102,7 +102,7 @@ def faithfulness(
             replaced = fill_patches(pixels, fill, model.embed.patch)
             targets = look.output.argmax(1)
             del look  # and the graph with it
-            found.append(
+            curves.append(
                 measure_curves(
                     probabilities,
                     pixels,
@@ -116,7 +116,7 @@ def faithfulness(
             )
             if progress is not None:
                 progress(int(part[-1]) + 1)
-    deletion, insertion = (torch.cat(parts, 1).cpu() for parts in zip(*found, strict=True))
+    deletion, insertion = (torch.cat(parts, 1).cpu() for parts in zip(*curves, strict=True))
     return Faithfulness(tuple(methods), deletion, insertion)
 
 
@@ -140,19 +140,19 @@ def measure_curves(
     if not 1 <= steps <= patches:
         raise ValueError(f"steps is {steps}; expected 1…{patches}, the number of patches")
 
-    def answer(shown: Tensor) -> Float[Tensor, " b"]:
-        return probabilities(torch.where(shown, pixels, replaced)).gather(1, targets[:, None])[:, 0]
+    def answer(visible: Tensor) -> Float[Tensor, " b"]:
+        return probabilities(torch.where(visible, pixels, replaced)).gather(1, targets[:, None])[:, 0]
 
-    whole, nothing = (answer(torch.full((1,), shown, device=pixels.device)) for shown in (True, False))
-    found = AnswerCurves(*(whole.new_empty(methods, b, steps + 1) for _ in range(2)))
-    found.deletion[..., 0] = found.insertion[..., -1] = whole
-    found.deletion[..., -1] = found.insertion[..., 0] = nothing
+    whole, nothing = (answer(torch.full((1,), visible, device=pixels.device)) for visible in (True, False))
+    curves = AnswerCurves(*(whole.new_empty(methods, b, steps + 1) for _ in range(2)))
+    curves.deletion[..., 0] = curves.insertion[..., -1] = whole
+    curves.deletion[..., -1] = curves.insertion[..., 0] = nothing
     for method, of_method in enumerate(values):
         rank = ranks(of_method, seed)
         for step in range(1, steps):
             first = _pixelwise(rank < round(step * patches / steps), grid, pixels)
-            found.deletion[method, :, step], found.insertion[method, :, step] = answer(~first), answer(first)
-    return found
+            curves.deletion[method, :, step], curves.insertion[method, :, step] = answer(~first), answer(first)
+    return curves
 
 
 def ranks(values: Float[Tensor, "b n"], seed: int = 0) -> Int[Tensor, "b n"]:
@@ -163,9 +163,9 @@ def ranks(values: Float[Tensor, "b n"], seed: int = 0) -> Int[Tensor, "b n"]:
     """
     if not values.isfinite().all():
         raise ValueError("a map holds numbers that are NaN or infinite; expected finite ones")
-    drawn = torch.rand(values.shape, generator=torch.Generator().manual_seed(seed)).argsort(1).to(values.device)
-    order = values.gather(1, drawn).argsort(dim=1, descending=True, stable=True)
-    return drawn.gather(1, order).argsort(1)
+    shuffle = torch.rand(values.shape, generator=torch.Generator().manual_seed(seed)).argsort(1).to(values.device)
+    order = values.gather(1, shuffle).argsort(dim=1, descending=True, stable=True)
+    return shuffle.gather(1, order).argsort(1)
 
 
 def fill_patches(pixels: Float[Tensor, "b c y x"], fill: PatchFill, patch: tuple[int, int]) -> Float[Tensor, "b c y x"]:

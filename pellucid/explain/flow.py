@@ -49,11 +49,11 @@ def flow_decoder(decoder: DecoderRecords, encoder: Records, start: Start) -> Flo
     tokens = (encoder[0] if encoder else decoder[0][1]).k.shape[2]
     first = 1 + len(encoder) * tokens
     blocks = _blocks(decoder, encoder, read, first, tokens)
-    found = [
+    flows = [
         [_most(pipes, sink) for sink in range(first, first + tokens)]
         for pipes in (_pipes([(row, column, widths[i]) for row, column, widths in blocks]) for i in range(len(read)))
     ]
-    return torch.tensor(found, dtype=read.dtype, device=read.device)
+    return torch.tensor(flows, dtype=read.dtype, device=read.device)
 
 
 def _blocks(
@@ -109,10 +109,10 @@ def _most(pipes: csr_array, sink: int) -> float:
     left: Any = pipes
     while True:
         units = np.clip(np.floor(np.asarray(left.data) / unit), 0, 2**30).astype(np.int32)
-        found: Any = maximum_flow(csr_array((units, left.indices, left.indptr), shape=left.shape), 0, sink)
-        total += found.flow_value * unit
+        largest: Any = maximum_flow(csr_array((units, left.indices, left.indptr), shape=left.shape), 0, sink)
+        total += largest.flow_value * unit
         missing = pipes.nnz * unit
         if missing < PRECISION:
             return total
-        left = csr_array(left - csr_array(found.flow) * unit)
+        left = csr_array(left - csr_array(largest.flow) * unit)
         unit = missing / 2**30

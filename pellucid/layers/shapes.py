@@ -59,12 +59,12 @@ class TokenShapes:
     @classmethod
     def among(cls, inputs: list[Any]) -> "TokenShapes | None":
         """The tokens among a module's inputs, where they can be told."""
-        given = [x for x in inputs if isinstance(x, Tensor) and x.ndim == 3 and x.is_floating_point()]
-        if not given:
+        tokens = [x for x in inputs if isinstance(x, Tensor) and x.ndim == 3 and x.is_floating_point()]
+        if not tokens:
             return None
-        context = tuple(given[1].shape) if len(given) > 1 and given[1] is not given[0] else None
+        context = tuple(tokens[1].shape) if len(tokens) > 1 and tokens[1] is not tokens[0] else None
         return cls(
-            tuple(given[0].shape), context, context is not None or any(isinstance(x, KeysValues) for x in inputs)
+            tuple(tokens[0].shape), context, context is not None or any(isinstance(x, KeysValues) for x in inputs)
         )
 
 

@@ -164,11 +164,11 @@ class _Theirs(TorchFunctionMode):
         unwatched = {**vars(F), "has_torch_function": lambda tensors: False}
         inner = FunctionType(original.__code__, unwatched, original.__name__, original.__defaults__)
         inner.__kwdefaults__ = original.__kwdefaults__
-        given = _MHA_SIGNATURE.bind(*args, **kwargs)
-        given.apply_defaults()
-        if given.arguments["need_weights"]:  # it multiplies the matrices itself instead of calling the kernel
-            dropout = given.arguments["dropout_p"] if given.arguments["training"] else 0.0
-            self._eager = _EagerHeads(given.arguments["num_heads"], dropout)
+        call = _MHA_SIGNATURE.bind(*args, **kwargs)
+        call.apply_defaults()
+        if call.arguments["need_weights"]:  # it multiplies the matrices itself instead of calling the kernel
+            dropout = call.arguments["dropout_p"] if call.arguments["training"] else 0.0
+            self._eager = _EagerHeads(call.arguments["num_heads"], dropout)
         try:
             with self:
                 return inner(*args, **kwargs)

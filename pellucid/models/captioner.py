@@ -134,8 +134,8 @@ class CaptionDecoder(nn.Module):
             positions = None
         x = self.dropout(x)
         for i, block in enumerate(self.blocks):
-            kept = None if cache is None else cache[i]
-            x = block(x, context, mask, causal=causal, positions=positions, cache=kept)
+            own = None if cache is None else cache[i]
+            x = block(x, context, mask, causal=causal, positions=positions, cache=own)
         x = self.norm(x)
         return self.embedding.logits(x) if self.output is None else self.output(x)
 

@@ -185,8 +185,8 @@ def _block_options(config: TransformerConfig) -> dict:
 
 
 def _final_norm(config: TransformerConfig) -> nn.Module:
-    wanted = config.norm == "pre" if config.final_norm is None else config.final_norm
-    return make_norm(config.norm_kind, config.width) if wanted else nn.Identity()
+    has_norm = config.norm == "pre" if config.final_norm is None else config.final_norm
+    return make_norm(config.norm_kind, config.width) if has_norm else nn.Identity()
 
 
 def _positions(config: TransformerConfig) -> nn.Module:
