@@ -74,22 +74,7 @@ def attend(
         if alone and takes_lists(q, k, v, listed):
             return attend_listed(q, k, v, listed, beta)
         mask = masks.combine(mask, masks.listed(listed, k.shape[2]))
-    wanted = impl == "triton" or (
-        impl == "auto" and torch.compiler.is_compiling()
-    )  # eager calls of it cost 100 µs each
-    if wanted and _is_short(q, k, v, mask, beta, causal, dropout):
-        from pellucid.kernels.short import short_attention
-
-        out = short_attention(q, k, v, beta)
-    elif impl == "triton":
-        raise ValueError(
-            "impl='triton' needs CUDA tensors of float16 or bfloat16, up to 128 tokens, heads 16, 32, 64 or 128 wide, "
-            "no mask and no dropout; use impl='fused'"
-        )
-    else:
-        few = impl == "auto" and _are_few(q, k, v)
-        run = _reference if few or impl == "reference" else _fused
-        out = run(q, k, v, mask, beta, causal, dropout)
+    out = _run(impl, q, k, v, mask, beta, causal, dropout)
     if not torch.compiler.is_compiling():  # so that somebody else's watching never touches a compiled graph
         for observe in _observers:
             observe(q, k, v, mask, beta, causal, dropout, out)
@@ -122,6 +107,25 @@ def observed_by(observe: AttentionObserver) -> Iterator[None]:
 def has_observers() -> bool:
     """Whether anybody is shown the calls of attend; what replays a graph must then run them one by one."""
     return bool(_observers)
+
+
+def _run(
+    impl: Impl, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, beta: float, causal: bool, dropout: float
+) -> Tensor:
+    """The call by the implementation that was asked for, or by the one that suits it."""
+    # An eager call of ours costs 100 µs.
+    may_be_short = impl == "triton" or (impl == "auto" and torch.compiler.is_compiling())
+    if may_be_short and _is_short(q, k, v, mask, beta, causal, dropout):
+        from pellucid.kernels.short import short_attention
+
+        return short_attention(q, k, v, beta)
+    if impl == "triton":
+        raise ValueError(
+            "impl='triton' needs CUDA tensors of float16 or bfloat16, up to 128 tokens, heads 16, 32, 64 or 128 wide, "
+            "no mask and no dropout; use impl='fused'"
+        )
+    by_formula = impl == "reference" or (impl == "auto" and _are_few(q, k, v))
+    return (_reference if by_formula else _fused)(q, k, v, mask, beta, causal, dropout)
 
 
 def _is_short(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, beta: float, causal: bool, dropout: float) -> bool:
