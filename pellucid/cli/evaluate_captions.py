@@ -54,7 +54,7 @@ def evaluate_captions(asked: Evaluate, model: Captioner, tokenizer: CaptionToken
     check(asked, model, beam)
     official = [name for name in jars.JAVA_METRICS if getattr(asked, name)]
     for name in official:
-        jars.check(name)
+        jars.find_jar(name)
     speaker = Speaker(model, tokenizer, normalisation(model), beam, asked.batch or BATCH)
     splits = load_captions(data_of(asked, model))
     part = _part(asked, splits)

@@ -25,13 +25,13 @@ def official(
     metrics = tuple(metrics)
     if unknown := [name for name in metrics if name not in JAVA_METRICS]:
         raise ValueError(f"metrics has {', '.join(unknown)}; expected {' and '.join(JAVA_METRICS)}")
-    programs = [check(name) for name in metrics]  # before any of them runs
+    programs = [find_jar(name) for name in metrics]  # before any of them runs
     caption_words, reference_words = tokenise_captions(candidates, references)
     runs = {"meteor": _meteor, "spice": _spice}
     return {name: runs[name](jar, caption_words, reference_words) for name, jar in zip(metrics, programs, strict=True)}
 
 
-def check(metric: str) -> Path:
+def find_jar(metric: str) -> Path:
     """The program of a metric; ValueError, in one sentence that says what to do, if it can't run."""
     if shutil.which("java") is None:
         raise ValueError(f"{metric.upper()} is a Java program and there is no java; install a Java runtime")
