@@ -135,7 +135,7 @@ def per_token(model: Captioner, context: Tensor, beams: int, length: int, rounds
     """Seconds of each step, the first to the last, best of the rounds."""
     options: dict[str, Any] = {"start": START, "end": END, "length": length, "forbidden": (END,)}
     kind = _Greedy if beams == 1 else _Beam
-    options |= {} if beams == 1 else {"branches": beams, "keep": 1, "penalty": 1.0}
+    options |= {} if beams == 1 else {"beams": beams, "keep": 1, "penalty": 1.0}
     step: Callable[[int], Any]
     if DEVICE.type == "cuda":
         captured = _captured(kind, model, (context,), options)

@@ -22,14 +22,14 @@ from pellucid.data.sources import DataConfig, load_images
 from pellucid.data.tokenizer import CaptionTokenizer
 from pellucid.devices import pick_device
 from pellucid.evaluation.pointing import aligned, pointing
-from pellucid.explain.faithfulness import Faithfulness, Fill, Interval, bootstrap, faithfulness
+from pellucid.explain.faithfulness import Faithfulness, Interval, PatchFill, bootstrap_mean, faithfulness
 from pellucid.explain.maps import METHODS, pixels_of
 from pellucid.explain.words import WordLook
 from pellucid.layers.modes import evaluating
 from pellucid.models import Captioner
 from pellucid.ready import load_captioner, load_classifier
 
-FILLS: tuple[Fill, ...] = ("blur", "mean")
+FILLS: tuple[PatchFill, ...] = ("blur", "mean")
 WORDS: dict[str, Callable[[WordLook, int], Tensor]] = {
     "raw, last layer": lambda look, word: look.map("raw", word),
     "raw, first layer": lambda look, word: look.map("raw", word, layer=0),
@@ -40,7 +40,7 @@ WORDS: dict[str, Callable[[WordLook, int], Tensor]] = {
 }
 
 
-def areas(curves: Faithfulness, fill: Fill) -> Table:
+def areas(curves: Faithfulness, fill: PatchFill) -> Table:
     """A row for each method: what lies under its curves, and how much that differs from a random order."""
     rows = []
     for method in curves.methods:
@@ -93,7 +93,7 @@ def point(model: Captioner, tokenizer: CaptionTokenizer, scenes: SceneSet, batch
 
 def _share(hits: Tensor, words: Tensor) -> Interval:
     """Of hits among words, drawn anew by picture: each weighs as many words as it names things."""
-    scaled = bootstrap((hits - words * (hits.sum() / words.sum())) / words.mean())
+    scaled = bootstrap_mean((hits - words * (hits.sum() / words.sum())) / words.mean())
     share = float(hits.sum() / words.sum())
     return Interval(share, share + scaled.low, share + scaled.high)
 

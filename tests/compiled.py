@@ -4,13 +4,11 @@ import math
 import sys
 
 import torch
-import torch.nn.functional as F
 from conftest import MASK_KINDS, make_mask, qkv
 
 from pellucid.layers import DecoderBlock, EncoderBlock, MultiHeadAttention, watch
 from pellucid.models import Transformer, TransformerConfig, ViT, ViTConfig
 from pellucid.ops import attend, masks
-from pellucid.ops.linear import linear
 
 
 def compiled(function, backend):
@@ -35,14 +33,6 @@ def case_attend():
         compare(lambda q, k, v, mask=mask, causal=causal: attend(q, k, v, mask, causal=causal), q, k, v)
     for options in ({"impl": "reference"}, {"beta": 0.0}, {"beta": math.inf}, {"beta": -1.0, "causal": True}):
         compare(lambda q, k, v, options=options: attend(q, k, v, **options), q, k, v)
-
-
-def case_linear():
-    leaves = [torch.randn(shape, requires_grad=True) for shape in ((16, 33, 128), (512, 128), (512,))]
-    outs = [each(*leaves) for each in (compiled(lambda *given: linear(*given), "inductor"), F.linear)]
-    torch.testing.assert_close(*outs, rtol=1e-4, atol=1e-4)
-    for got, expected in zip(*(torch.autograd.grad(out.sin().sum(), leaves) for out in outs), strict=True):
-        torch.testing.assert_close(got, expected, rtol=1e-4, atol=2e-3)
 
 
 def case_attention():

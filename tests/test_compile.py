@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-CASES = ("attend", "linear", "attention", "encoder_block", "decoder_block", "transformer", "vit", "training", "watched")
+CASES = ("attend", "attention", "encoder_block", "decoder_block", "transformer", "vit", "training", "watched")
 
 
 @pytest.mark.parametrize("case", CASES)

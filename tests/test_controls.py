@@ -11,8 +11,8 @@ import pytest
 
 from pellucid.evaluation import captions, jars
 from pellucid.evaluation.captions import References, score
-from pellucid.evaluation.controls import best_fixed, bootstrap, controls, derangement, people
-from pellucid.evaluation.ptb import words
+from pellucid.evaluation.controls import best_fixed, bootstrap_scores, controls, derangement, people
+from pellucid.evaluation.ptb import tokenise
 
 ALPHABET = ["a", "man", "rides", "brown", "dog", "the", "on", "beach", "two", "a"]
 
@@ -26,7 +26,7 @@ def corpus(draw: random.Random, images: int = 12, least: int = 1) -> dict[str, l
 
 
 def tokens(references: dict[str, list[str]]) -> list[list[list[str]]]:
-    return [[words(text) for text in texts] for texts in references.values()]
+    return [[tokenise(text) for text in texts] for texts in references.values()]
 
 
 # What each image adds
@@ -39,14 +39,14 @@ def test_cider_d_of_each_image_is_the_official_one():
     references = corpus(draw)
     said = {key: sentence(draw) if draw.random() < 0.5 else texts[0] for key, texts in references.items()}
     _, wanted = Cider().compute_score(references, {key: [text] for key, text in said.items()})
-    found = References(tokens(references)).cider_d([words(text) for text in said.values()])
+    found = References(tokens(references)).cider_d([tokenise(text) for text in said.values()])
     np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-12)
     assert found.std() > 0.1
 
 
 def test_each_text_is_read_once(monkeypatch):
     read = []
-    monkeypatch.setattr(captions, "words", lambda text: read.append(text) or words(text))
+    monkeypatch.setattr(captions, "tokenise", lambda text: read.append(text) or tokenise(text))
     score({"a": "a dog", "b": "a dog"}, {"a": ["a dog", "two men"], "b": ["two men", "a beach"]})
     assert sorted(read) == ["a beach", "a dog", "two men"]
 
@@ -59,7 +59,7 @@ def test_the_fixed_caption_is_the_best_of_all_that_could_be_said():
     for _ in range(6):
         meant = tokens(corpus(draw))
         pool = [sentence(draw, 12) for _ in range(40)]
-        slow = [captions.cider_d([words(text)] * len(meant), meant) for text in pool]
+        slow = [captions.cider_d([tokenise(text)] * len(meant), meant) for text in pool]
         found = best_fixed(References(meant), pool)
         assert slow[pool.index(found)] == pytest.approx(max(slow), rel=1e-12)
         assert max(slow) > 1.2 * sorted(slow)[20]  # else any of them would do
@@ -67,7 +67,7 @@ def test_the_fixed_caption_is_the_best_of_all_that_could_be_said():
 
 def test_a_caption_that_repeats_itself_gains_nothing_by_it():
     """Counts are clipped at the reference's. Without that, saying a rare word often would win."""
-    meant = [[words("a red dog")], [words("a blue cat")], [words("two green birds sit")]]
+    meant = [[tokenise("a red dog")], [tokenise("a blue cat")], [tokenise("two green birds sit")]]
     pool = ["dog dog dog dog dog", "a dog a dog a dog", "a red dog"]
     assert best_fixed(References(meant), pool) == "a red dog"
 
@@ -127,14 +127,14 @@ def test_the_interval_is_that_of_images_drawn_anew():
     """Slowly: the same draws as lists of images, scored one after the other."""
     draw = random.Random(5)
     references = corpus(draw, images=15)
-    said = [words(sentence(draw)) if i % 2 else words(texts[0]) for i, texts in enumerate(references.values())]
+    said = [tokenise(sentence(draw)) if i % 2 else tokenise(texts[0]) for i, texts in enumerate(references.values())]
     meant = tokens(references)
     scores = References(meant).scores(said)
     drawn = np.random.default_rng(7).multinomial(15, np.full(15, 1 / 15), size=200)
     lists = [np.repeat(np.arange(15), times) for times in drawn]
     ciders = [np.mean([scores.cider_d[i] for i in each]) for each in lists]
     bleus = [captions.bleu([said[i] for i in each], [meant[i] for i in each])[3] for each in lists]
-    found = bootstrap(scores, seed=7, resamples=200)
+    found = bootstrap_scores(scores, seed=7, resamples=200)
     assert found["cider_d"] == pytest.approx(tuple(np.quantile(ciders, (0.025, 0.975))), rel=1e-12)
     assert found["bleu4"] == pytest.approx(tuple(np.quantile(bleus, (0.025, 0.975))), rel=1e-9)
     assert found["cider_d"][0] < scores.figures["cider_d"] < found["cider_d"][1]
@@ -145,8 +145,10 @@ def test_more_images_make_the_interval_narrower():
     wide = []
     for images in (20, 320):
         references = corpus(draw, images)
-        said = [words(sentence(draw)) if i % 2 else words(texts[0]) for i, texts in enumerate(references.values())]
-        low, high = bootstrap(References(tokens(references)).scores(said))["cider_d"]
+        said = [
+            tokenise(sentence(draw)) if i % 2 else tokenise(texts[0]) for i, texts in enumerate(references.values())
+        ]
+        low, high = bootstrap_scores(References(tokens(references)).scores(said))["cider_d"]
         wide.append(high - low)
     assert 2.5 < wide[0] / wide[1] < 6.5  # √16 = 4
 
@@ -202,7 +204,7 @@ def test_meteor_is_the_jars():
 
 def test_spice_is_the_jars():
     try:
-        jars.check("spice")
+        jars.find_jar("spice")
     except ValueError as missing:
         pytest.skip(f"{missing} (make spice does)" if "lacks Stanford's" in str(missing) else str(missing))
     found = jars.official(SAID, MEANT, ("spice",))

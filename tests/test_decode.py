@@ -1,6 +1,8 @@
 """From logits to tokens: each way of choosing against a slower truth, and the laws that hold between them."""
 
 import itertools
+import math
+from collections import Counter
 
 import pytest
 import torch
@@ -11,7 +13,7 @@ from torch.testing import assert_close
 
 from pellucid.decode import beam_search, cross_attention, greedy, sample
 from pellucid.decode.beam import _Beam
-from pellucid.decode.rows import _Greedy, _Sample, drawn
+from pellucid.decode.rows import _Greedy, _Sample, draw_tokens
 from pellucid.layers import DecoderCache, watch
 from pellucid.models import Transformer, TransformerConfig
 
@@ -66,6 +68,39 @@ def slow_beams(model, context: Tensor, length: int, beams: int, penalty: float) 
     return sorted(scored, key=lambda h: -h[1])
 
 
+class Babbler:
+    """A table drawn at random says what follows a token at a place; it counts its steps."""
+
+    def __init__(self, length: int, vocabulary: int = 4):
+        self.log_probs = (2 * torch.randn(length, vocabulary, vocabulary)).double()
+        self.log_probs[..., END] += 1
+        self.log_probs = self.log_probs.log_softmax(-1)
+        self.steps = 0
+
+    def decode(self, tokens, context, *, positions, **_):
+        self.steps += 1
+        return self.log_probs[positions, tokens]
+
+    def cache(self, length=None):
+        return [DecoderCache()]
+
+
+@torch.no_grad()
+def every_sentence(model, context: Tensor, length: int, vocabulary: int = 4) -> list[tuple[list[int], float]]:
+    """All that can be said of one context (s d), with its log-probability."""
+    words = [w for w in range(vocabulary) if w != END]
+    sentences = [[*s, END] for n in range(length) for s in itertools.product(words, repeat=n)]
+    sentences += [list(s) for s in itertools.product(words, repeat=length)]
+    padded = torch.tensor([[START, *s, *[END] * (length - len(s))] for s in sentences])
+    logits = model.decode(padded[:, :-1], context[None], positions=torch.arange(length))
+    log_probs = logits.log_softmax(-1).gather(-1, padded[:, 1:, None])[..., 0]
+    return [(s, float(row[: len(s)].sum())) for s, row in zip(sentences, log_probs, strict=True)]
+
+
+def best_of(sentences: list[tuple[list[int], float]], penalty: float) -> list[tuple[list[int], float]]:
+    return sorted(((s, total / len(s) ** penalty) for s, total in sentences), key=lambda each: -each[1])
+
+
 def trimmed(decoded, i: int, j: int = 0) -> list[int]:
     return decoded.tokens[i, j, : decoded.lengths[i, j]].tolist()
 
@@ -117,21 +152,45 @@ def test_beams_equal_lists_and_sorting(kind, penalty):
 def test_beams_wide_enough_find_what_trying_everything_finds(penalty):
     model, context = talker(vocabulary=4), contexts(3)
     fast = beam_search(model, context, **HOW | {"length": 4}, beams=150, keep=20, length_penalty=penalty)
-    words = [w for w in range(4) if w != END]
-    sentences = [[*s, END] for n in range(4) for s in itertools.product(words, repeat=n)]
-    sentences += [list(s) for s in itertools.product(words, repeat=4)]
     for i in range(3):
-        totals = []
-        for sentence in sentences:
-            said = torch.tensor([[START, *sentence[:-1]]])
-            log_probs = model.decode(said, context[i : i + 1])[0].log_softmax(-1)
-            total = log_probs.gather(-1, torch.tensor(sentence)[:, None]).sum().item()
-            totals.append((total / len(sentence) ** penalty, sentence))
-        best = sorted(totals, reverse=True)[:20]
-        assert [trimmed(fast, i, j) for j in range(20)] == [sentence for _, sentence in best]
+        best = best_of(every_sentence(model, context[i], 4), penalty)[:20]
+        assert [trimmed(fast, i, j) for j in range(20)] == [sentence for sentence, _ in best]
         assert_close(
-            fast.scores[i], torch.tensor([score for score, _ in best], dtype=torch.float64), rtol=0, atol=1e-10
+            fast.scores[i], torch.tensor([score for _, score in best], dtype=torch.float64), rtol=0, atol=1e-10
         )
+
+
+def fewest_steps(sentences: list[tuple[list[int], float]], keep: int, penalty: float, divisor: float) -> int:
+    """How many tokens are said until `keep` sentences have ended with scores that sum / divisor of no other reaches."""
+    length = max(len(s) for s, _ in sentences)
+    ranked = best_of(sentences, penalty)
+    for step in range(1, length):
+        ended = [score for s, score in ranked if s[-1] == END and len(s) <= step]
+        running = Counter()  # what begins alike has the probability of the beginning
+        for s, total in sentences:
+            running[tuple(s[:step])] += math.exp(total) if len(s) > step else 0.0
+        if len(ended) >= keep and math.log(max(running.values())) / divisor <= ended[keep - 1]:
+            return step
+    return length
+
+
+@pytest.mark.parametrize("penalty", [0.0, 0.5, 1.0, 1.5])
+@pytest.mark.parametrize("keep", [1, 2])
+def test_a_search_ends_when_no_running_beam_can_win_and_not_before(penalty, keep):
+    taken, too_few = [], 0
+    for _ in range(30):  # each alone, for a batch goes on until all are done
+        model, context = Babbler(length=4), contexts(1)
+        sentences = every_sentence(model, context[0], 4)
+        model.steps = 0
+        options = HOW | {"length": 4, "beams": 150, "keep": keep, "length_penalty": penalty}
+        decoded = beam_search(model, context, **options)
+        taken.append(model.steps)
+        assert model.steps == fewest_steps(sentences, keep, penalty, divisor=4**penalty)
+        best = best_of(sentences, penalty)[:keep]
+        assert [trimmed(decoded, 0, j) for j in range(keep)] == [sentence for sentence, _ in best]
+        too_few += fewest_steps(sentences, keep, penalty, divisor=1.0) < model.steps
+    assert len(set(taken)) > 1
+    assert (too_few > 0) == (penalty > 0)  # so a bound that forgets the penalty ends some of them too early
 
 
 def test_samples_come_as_often_as_they_are_probable():
@@ -169,7 +228,8 @@ def test_top_p_keeps_the_smallest_set_and_top_k_the_likeliest():
     draws = torch.linspace(0, 1, 1001)[:-1]
 
     def drawn_set(**options) -> dict[int, float]:
-        tokens = drawn(logits.expand(1000, 1, 4), draws[:, None], **{"top_k": None, "top_p": None} | options)[:, 0]
+        how = {"top_k": None, "top_p": None} | options
+        tokens = draw_tokens(logits.expand(1000, 1, 4), draws[:, None], **how)[:, 0]
         return {int(t): round(float((tokens == t).double().mean()), 2) for t in tokens.unique()}
 
     assert drawn_set() == {0: 0.2, 1: 0.45, 2: 0.05, 3: 0.3}
@@ -222,7 +282,7 @@ def test_steps_over_all_places_equal_steps_over_those_written(kind):
         lambda static: _Sample(
             model, context, draws, **HOW, rows=2, temperature=1.0, top_k=None, top_p=0.9, static=static
         ),
-        lambda static: _Beam(model, context, **HOW, branches=3, keep=3, penalty=1.0, static=static),
+        lambda static: _Beam(model, context, **HOW, beams=3, keep=3, penalty=1.0, static=static),
     )
     for make in makers:
         results = []
@@ -322,23 +382,23 @@ def test_the_context_is_never_copied_for_beams():
 @torch.no_grad()
 def test_cross_attention_is_that_of_the_steps(kind):
     model, context = talker(kind, seed=4), contexts()
-    search = _Beam(model, context, **HOW, branches=4, keep=4, penalty=1.0)
+    search = _Beam(model, context, **HOW, beams=4, keep=4, penalty=1.0)
     search.begin()
     steps = []
     for _ in range(7):
         with watch(model) as seen:
             search.advance(model)
         steps.append(torch.stack([seen[f"decoder.blocks.{n}.cross_attention"].weights() for n in range(2)], 1))
-    weights = torch.stack(steps, -2)  # b layers heads k t s, of the branches as they stood
+    weights = torch.stack(steps, -2)  # b layers heads k t s, of the beams as they stood
     lineage = search.ancestors[:, None, None, :, :, None].expand(-1, 2, 2, -1, -1, 13)
     assert not torch.equal(lineage, torch.arange(4)[:, None, None].expand_as(lineage))  # beams were reordered
     stepwise = weights.gather(3, lineage).permute(0, 3, 1, 2, 4, 5)
-    at_once = cross_attention(model, context, search._past(search.said), START)
+    at_once = cross_attention(model, context, search._past(search.tokens), START)
     assert at_once.shape == (4, 4, 2, 2, 7, 13)
     assert_close(at_once, stepwise, rtol=0, atol=1e-10)
     assert_close(at_once.sum(-1), torch.ones(4, 4, 2, 2, 7).double(), rtol=0, atol=1e-10)
     with pytest.raises(ValueError, match=r"expected \(b n t\) with b = 4"):
-        cross_attention(model, context, search.said[:3], START)
+        cross_attention(model, context, search.tokens[:3], START)
 
 
 @pytest.mark.parametrize(

@@ -169,7 +169,7 @@ def test_every_method_equals_the_materialised_truth(which, monkeypatch):
     model.zero_grad()
 
     look = looking(model, pixels, 2)
-    assert_close(chains.weights_of(look.start, look.records[-1]), start)
+    assert_close(chains.weigh_start(look.start, look.records[-1]), start)
     for method in ("raw", "rollout", "flow", "gradient", "input gradient"):
         values = look.map(method)
         assert values.dtype == torch.float64

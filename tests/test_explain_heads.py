@@ -10,7 +10,7 @@ from pellucid.explain import (
     caption_health,
     explain,
     explain_caption,
-    head_report,
+    report_heads,
     timelapse,
     timelapse_caption,
     trace,
@@ -59,7 +59,7 @@ def test_head_report_equals_the_maps(block, monkeypatch):
     model = vit()
     with watch(model) as seen, torch.no_grad():
         model(torch.randn(2, 3, 8, 12))
-    found = head_report(seen, (2, 3))
+    found = report_heads(seen, (2, 3))
     assert [layer.name for layer in found] == list(seen)
     for layer, record in zip(found, seen.values(), strict=True):
         expected = truth(record.weights())
@@ -67,18 +67,18 @@ def test_head_report_equals_the_maps(block, monkeypatch):
             assert_close(mine, theirs.double(), rtol=0, atol=1e-5)
         assert_close(layer.similarity.diagonal(), torch.ones(3, dtype=torch.float64))
         assert layer.similarity[0, 1] < 0.999
-    (alone,) = head_report([seen["blocks.0.attention"]])
+    (alone,) = report_heads([seen["blocks.0.attention"]])
     assert alone.distance is None
     assert alone.extra is None
     with pytest.raises(ValueError, match=r"has 8 keys, expected the \(4, 4\) patches at least"):
-        head_report(seen, (4, 4))
+        report_heads(seen, (4, 4))
 
 
 def test_head_report_of_a_trace():
     model, image = vit(), torch.randint(256, (3, 8, 12), dtype=torch.uint8)
     with watch(model) as seen, torch.no_grad():
         model(pixels_of(image[None], model))
-    for mine, theirs in zip(head_report(trace(model, image, methods=())), head_report(seen, (2, 3)), strict=True):
+    for mine, theirs in zip(report_heads(trace(model, image, methods=())), report_heads(seen, (2, 3)), strict=True):
         assert_close(mine.entropy, theirs.entropy)
         assert_close(mine.distance, theirs.distance)
         assert_close(mine.similarity, theirs.similarity)
@@ -94,7 +94,7 @@ def speaker():
 
 def test_head_report_of_a_captioner():
     model, tokenizer = speaker()
-    found = head_report(trace_caption(model, tokenizer, torch.randint(256, (3, 8, 12), dtype=torch.uint8), methods=()))
+    found = report_heads(trace_caption(model, tokenizer, torch.randint(256, (3, 8, 12), dtype=torch.uint8), methods=()))
     by_name = {layer.name: layer for layer in found}
     words, cross = by_name["decoder.blocks.0.attention"], by_name["decoder.blocks.0.cross_attention"]
     assert (words.distance, words.extra, cross.distance) == (None, None, None)  # words have no place in the image

@@ -7,7 +7,7 @@ from torch.testing import assert_close
 
 from pellucid.data.images import ImageSet
 from pellucid.explain import faithfulness
-from pellucid.explain.faithfulness import Curves, areas_under, bootstrap, curves, filled, ranks
+from pellucid.explain.faithfulness import AnswerCurves, areas_under, bootstrap_mean, fill_patches, measure_curves, ranks
 from pellucid.models import ViT, ViTConfig
 
 GRID = (2, 3)
@@ -28,7 +28,7 @@ def weigher(weights):
 def weighed(values, weights, steps=PATCHES):
     pixels = torch.ones(len(values[0]), 1, 8, 12)
     targets = torch.ones(len(pixels), dtype=torch.long)
-    return curves(weigher(weights), pixels, torch.zeros_like(pixels), values, targets, GRID, steps=steps)
+    return measure_curves(weigher(weights), pixels, torch.zeros_like(pixels), values, targets, GRID, steps=steps)
 
 
 def test_curves_take_away_and_put_back_in_the_order_of_the_map():
@@ -43,7 +43,7 @@ def test_curves_take_away_and_put_back_in_the_order_of_the_map():
     assert_close(found.deletion[0, 0], 1 - best)
     assert_close(found.insertion[1, 0], worst)
     assert_close(found.deletion[1, 0], 1 - worst)
-    areas = Curves(*(areas_under(each) for each in found))
+    areas = AnswerCurves(*(areas_under(each) for each in found))
     assert areas.deletion[0] < areas.deletion[1]  # a map turned round is as bad as the map is good
     assert areas.insertion[0] > areas.insertion[1]
 
@@ -88,18 +88,18 @@ def test_area_is_of_trapezoids_over_the_share_of_patches():
 
 def test_blur_keeps_even_images_and_the_mean_of_the_middle():
     even = torch.full((1, 3, 16, 16), 0.7)
-    assert_close(filled(even, "blur", (4, 4)), even)
-    assert not filled(even, "mean", (4, 4)).any()
+    assert_close(fill_patches(even, "blur", (4, 4)), even)
+    assert not fill_patches(even, "mean", (4, 4)).any()
     dot = torch.zeros(1, 1, 41, 41)
     dot[..., 20, 20] = 1.0
-    spread = filled(dot, "blur", (2, 4))[0, 0]
+    spread = fill_patches(dot, "blur", (2, 4))[0, 0]
     assert_close(spread.sum(), torch.tensor(1.0))
     at = torch.arange(41.0) - 20
     for axis, sigma in ((1, 2.0), (0, 4.0)):  # wider along x, where patches are
         variance = (spread.sum(axis) * at.square()).sum()
         assert abs(variance.sqrt() - sigma) < 0.08
     with pytest.raises(ValueError, match="fill is 'black'; expected 'blur' or 'mean'"):
-        filled(dot, "black", (2, 2))
+        fill_patches(dot, "black", (2, 2))
 
 
 def test_bootstrap_covers_what_it_should():
@@ -107,10 +107,10 @@ def test_bootstrap_covers_what_it_should():
     generator = torch.Generator().manual_seed(5)
     held = 0
     for i in range(200):
-        found = bootstrap(torch.randn(60, generator=generator), draws=400, seed=i)
+        found = bootstrap_mean(torch.randn(60, generator=generator), draws=400, seed=i)
         held += found.low < 0 < found.high
     assert 180 <= held <= 198
-    found = bootstrap(torch.full((10,), 0.25), draws=50)
+    found = bootstrap_mean(torch.full((10,), 0.25), draws=50)
     assert found == (0.25, 0.25, 0.25)
     assert str(found) == "0.250 [0.250, 0.250]"
 

@@ -14,7 +14,7 @@ from pellucid.cli import attend as attend_room
 from pellucid.cli import main
 from pellucid.data.images import decode
 from pellucid.data.tokenizer import CaptionTokenizer
-from pellucid.explain.heads import head_report
+from pellucid.explain.heads import report_heads
 from pellucid.explain.trace import trace
 from pellucid.models import ViT, ViTConfig
 from pellucid.ready import ReadyCaptioner, load_checkpoint, load_classifier
@@ -172,7 +172,7 @@ def test_the_heads_in_numbers_and_the_health_of_a_captioner(model, teller, folde
     run(capsys, model, folder / "0.png", folder / "1.png", "--out", out, "--heads", tmp_path / "h.png")
     assert list(drawn) == ["h-1.png", "h-2.png"]
     (first, _) = traces_in(out)
-    entropy = head_report(first)[0].entropy[0].item()
+    entropy = report_heads(first)[0].entropy[0].item()
     texts = [text.get_text() for axes in drawn["h-1.png"].axes for text in axes.texts]
     assert texts[0] == f"{entropy:.1f}"
     said = run(capsys, teller, folder / "0.png", "--out", out, "--method", "raw", "--json").out

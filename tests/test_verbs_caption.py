@@ -18,7 +18,7 @@ from pellucid.data.scenes import SceneConfig, make_scenes
 from pellucid.data.tokenizer import CaptionTokenizer
 from pellucid.evaluation import captioning
 from pellucid.evaluation.captioning import name_map
-from pellucid.evaluation.captions import METRICS, score
+from pellucid.evaluation.captions import CAPTION_METRICS, score
 from pellucid.evaluation.pointing import pointing_at
 from pellucid.models import Captioner, CaptionerConfig, ViT, ViTConfig
 from pellucid.ready import ReadyCaptioner, load_captioner
@@ -74,9 +74,9 @@ def test_evaluate_gives_the_scores_and_their_controls(saved, folder, tmp_path, c
     found = json.loads(said.out)
     references = {str(i): pair for i, pair in enumerate(zip(CAPTIONS, OTHERS, strict=True))}
     wanted = score({str(i): caption for i, caption in enumerate(CAPTIONS)}, references)
-    assert {name: found[name] for name in METRICS} == pytest.approx(wanted)
+    assert {name: found[name] for name in CAPTION_METRICS} == pytest.approx(wanted)
     for control in ("shuffled", "blank", "fixed", "people"):
-        assert set(found[control]) == set(METRICS)
+        assert set(found[control]) == set(CAPTION_METRICS)
         assert found[control]["cider_d"] < 0.7 * found["cider_d"]
     assert found["fixed_caption"] in OTHERS[:2]  # those that it could have learned
     assert found["interval"]["cider_d"][0] < found["cider_d"] < found["interval"]["cider_d"][1]
@@ -120,7 +120,7 @@ def test_the_official_programs_are_asked_for_by_name(saved, folder, tmp_path, ca
     monkeypatch.setattr(shutil, "which", lambda name: None)
     said = run(capsys, "evaluate", saved, "--data", data, "--spice", code=2)
     assert "SPICE is a Java program and there is no java" in said.err
-    monkeypatch.setattr(evaluate.jars, "check", lambda name: tmp_path)
+    monkeypatch.setattr(evaluate.jars, "find_jar", lambda name: tmp_path)
     monkeypatch.setattr(evaluate.jars, "_meteor", lambda jar, said, meant: len(said) / 10)
     found = json.loads(run(capsys, "evaluate", saved, "--data", data, "--meteor", "--json").out)
     assert found["meteor"] == 0.5
@@ -149,7 +149,7 @@ def test_a_model_that_does_not_look_is_told_of(folder, tmp_path, capsys):
     found = json.loads(run(capsys, "evaluate", tmp_path / "blind", "--data", data, "--json").out)
     assert found["different"] == 1
     assert "says the same of all 5 images" in found["warning"]
-    assert found["shuffled"] == found["blank"] == {name: found[name] for name in METRICS}
+    assert found["shuffled"] == found["blank"] == {name: found[name] for name in CAPTION_METRICS}
     assert "warning: the model says the same" in run(capsys, "evaluate", tmp_path / "blind", "--data", data).out
 
 

@@ -15,7 +15,7 @@ from pellucid.cli.verbs import Attend
 from pellucid.data.images import ImageSet
 from pellucid.devices import pick_device
 from pellucid.explain.faithfulness import Faithfulness, faithfulness
-from pellucid.explain.heads import Health, caption_health
+from pellucid.explain.heads import CaptionHealth, caption_health
 from pellucid.explain.maps import Map, Method
 from pellucid.explain.timelapse import timelapse
 from pellucid.explain.trace import Trace
@@ -130,7 +130,7 @@ def measure_faithfulness(
     return faithfulness(model.transformer, unlabelled, every, steps=steps)
 
 
-def measure_health(traces: list[Trace]) -> dict[str, Health]:
+def measure_health(traces: list[Trace]) -> dict[str, CaptionHealth]:
     """Whether each method's maps of the words differ; of a model that says nothing there are none."""
     grid = next(tokens.grid for tokens in traces[0].tokens if tokens.grid is not None)
     health = {}
@@ -200,7 +200,7 @@ def print_findings(
     watched: list[Watched],
     files: dict[str, list[Path]],
     measured: Faithfulness | None,
-    health: dict[str, Health],
+    health: dict[str, CaptionHealth],
 ) -> None:
     for path, _, answer in watched:
         print(f"{path}  {answer}")
@@ -221,7 +221,7 @@ def summarise(
     watched: list[Watched],
     files: dict[str, list[Path]],
     measured: Faithfulness | None,
-    health: dict[str, Health],
+    health: dict[str, CaptionHealth],
 ) -> dict[str, Any]:
     """The same as JSON."""
     images = []

@@ -13,7 +13,7 @@ from rich.progress import Progress
 from pellucid.cli.verbs import Evaluate
 from pellucid.devices import pick_device
 from pellucid.evaluation import CaptioningReport, ClassificationReport, jars
-from pellucid.evaluation.captions import METRICS
+from pellucid.evaluation.captions import CAPTION_METRICS
 from pellucid.ready import ReadyCaptioner, ReadyClassifier, load
 from pellucid.views.captions import Example, examples_figure
 from pellucid.views.figures import check_path, save_figure
@@ -60,9 +60,9 @@ def evaluate_captions(options: Evaluate, model: ReadyCaptioner) -> None:
     """Scores beside those of captions that were made without looking and, if asked for, what the model says."""
     if options.confusion is not None:
         raise ValueError("--confusion is for classifiers; this model writes captions")
-    official = [name for name in jars.METRICS if getattr(options, name)]
+    official = [name for name in jars.JAVA_METRICS if getattr(options, name)]
     for name in official:
-        jars.check(name)
+        jars.find_jar(name)
     with show_bar(options.model) as progress:
         how = {"beam": 5 if options.beam is None else options.beam, "batch": options.batch or 64, "progress": progress}
         report = model.evaluate(options.data, options.split, path=options.path, **how)
@@ -115,10 +115,14 @@ def tabulate_captions(figures: dict[str, Any], title: str) -> str:
     lines = [title + f", beam {figures['beam']}", "", f"{'':9}" + "".join(f"{name:>12}" for name in NAMES)]
     for row in ("model", *CONTROLS):
         values = figures if row == "model" else figures[row]
-        cells = ["–"] * len(METRICS) if values is None else [f"{100 * values[name]:.1f}" for name in METRICS]
+        cells = (
+            ["–"] * len(CAPTION_METRICS)
+            if values is None
+            else [f"{100 * values[name]:.1f}" for name in CAPTION_METRICS]
+        )
         lines.append(f"{row:9}" + "".join(f"{cell:>12}" for cell in cells))
         if row == "model":
-            bounds = [figures["interval"].get(name) for name in METRICS]
+            bounds = [figures["interval"].get(name) for name in CAPTION_METRICS]
             spans = ["" if b is None else f"{100 * b[0]:.1f}–{100 * b[1]:.1f}" for b in bounds]
             lines.append(f"{'  95 %':9}" + "".join(f"{span:>12}" for span in spans))
     lines += ["", *align(list_facts(figures))]
@@ -127,7 +131,7 @@ def tabulate_captions(figures: dict[str, Any], title: str) -> str:
 
 def list_facts(figures: dict[str, Any]) -> list[tuple[str, str]]:
     facts = [
-        (name.upper(), f"{100 * figures[name]:.1f}") for name in jars.METRICS if name in figures
+        (name.upper(), f"{100 * figures[name]:.1f}") for name in jars.JAVA_METRICS if name in figures
     ] + [
         ("different captions", f"{figures['different']:,} of {figures['images']:,}"),
         ("words never said", format_share(figures["never_said"]) + " of the references' words"),

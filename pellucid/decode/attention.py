@@ -4,12 +4,12 @@ import torch
 from einops import rearrange
 from torch import Tensor, nn
 
-from pellucid.decode.search import Model
+from pellucid.decode.search import Decodable
 from pellucid.layers import watch
 
 
 @torch.no_grad()
-def cross_attention(model: Model, context: Tensor, tokens: Tensor, start: int) -> Tensor:
+def cross_attention(model: Decodable, context: Tensor, tokens: Tensor, start: int) -> Tensor:
     """The weights (b n layers heads t s) with which the decoder read the context (b s d) to say the tokens (b n t).
 
     Read from one more pass over the finished sentences: it gives the weights of the steps that said them.

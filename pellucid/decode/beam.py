@@ -7,11 +7,11 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from pellucid.decode.decoded import Decoded
-from pellucid.decode.search import Model, Search, searched
+from pellucid.decode.search import Decodable, Search, run_search
 
 
 def beam_search(
-    model: Model,
+    model: Decodable,
     context: Tensor,
     *,
     start: int,
@@ -35,12 +35,12 @@ def beam_search(
         raise ValueError(f"keep is {keep}; expected 1 to {beams}, the number of beams")
     if not 0.0 <= length_penalty < float("inf"):
         raise ValueError(f"length_penalty is {length_penalty}; expected zero or more")
-    options = {"start": start, "end": end, "length": length, "forbidden": tuple(forbidden), "branches": beams}
-    return searched(_Beam, model, context, keep=keep, penalty=length_penalty, **options).result(keep)
+    options = {"start": start, "end": end, "length": length, "forbidden": tuple(forbidden), "beams": beams}
+    return run_search(_Beam, model, context, keep=keep, penalty=length_penalty, **options).result(keep)
 
 
 class _Beam(Search):
-    def __init__(self, model: Model, context: Tensor, *, keep: int, penalty: float, **options: Any):
+    def __init__(self, model: Decodable, context: Tensor, *, keep: int, penalty: float, **options: Any):
         super().__init__(model, context, **options)
         self.keep, self.penalty = keep, penalty
 
@@ -48,7 +48,7 @@ class _Beam(Search):
         super().begin()
         self.sums[:, 1:].fill_(-torch.inf)  # all beams start alike: only the first counts
 
-    def advance(self, model: Model) -> None:
+    def advance(self, model: Decodable) -> None:
         log_probs = self._log_probs(model)
         k, v = log_probs.shape[1:]
         # A beam can have no more than k among the best k. In which order is asked when all is said.

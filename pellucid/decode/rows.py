@@ -7,11 +7,11 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from pellucid.decode.decoded import Decoded
-from pellucid.decode.search import Model, Search, searched
+from pellucid.decode.search import Decodable, Search, run_search
 
 
 def greedy(
-    model: Model, context: Tensor, *, start: int, end: int, length: int, forbidden: tuple[int, ...] = ()
+    model: Decodable, context: Tensor, *, start: int, end: int, length: int, forbidden: tuple[int, ...] = ()
 ) -> Decoded:
     """The likeliest token at every step, `length` times at most.
 
@@ -19,11 +19,11 @@ def greedy(
     stops. forbidden: tokens that are never said.
     """
     options = {"start": start, "end": end, "length": length, "forbidden": tuple(forbidden)}
-    return searched(_Greedy, model, context, **options).result(keep=1)
+    return run_search(_Greedy, model, context, **options).result(keep=1)
 
 
 def sample(
-    model: Model,
+    model: Decodable,
     context: Tensor,
     *,
     start: int,
@@ -54,11 +54,11 @@ def sample(
     draws = torch.rand(context.shape[0] * count, max(length, 0), generator=generator, device=where).to(context.device)
     options = {"start": start, "end": end, "length": length, "forbidden": tuple(forbidden), "rows": count}
     options |= {"temperature": temperature, "top_k": top_k, "top_p": top_p}
-    return searched(_Sample, model, context, draws, **options).result(keep=count)
+    return run_search(_Sample, model, context, draws, **options).result(keep=count)
 
 
 class _Greedy(Search):
-    def advance(self, model: Model) -> None:
+    def advance(self, model: Decodable) -> None:
         log_prob, token = self._log_probs(model).max(-1)
         self._say(token, log_prob)
 
@@ -66,7 +66,7 @@ class _Greedy(Search):
 class _Sample(Search):
     def __init__(
         self,
-        model: Model,
+        model: Decodable,
         context: Tensor,
         draws: Float[Tensor, "n length"],
         *,
@@ -82,13 +82,15 @@ class _Sample(Search):
     def inputs(self) -> tuple[Tensor, ...]:
         return (self.context, self.draws)
 
-    def advance(self, model: Model) -> None:
+    def advance(self, model: Decodable) -> None:
         log_probs = self._log_probs(model)
-        token = drawn(log_probs / self.temperature, self.draws.index_select(1, self.place), self.top_k, self.top_p)
+        token = draw_tokens(
+            log_probs / self.temperature, self.draws.index_select(1, self.place), self.top_k, self.top_p
+        )
         self._say(token, log_probs.gather(-1, token[..., None])[..., 0])
 
 
-def drawn(
+def draw_tokens(
     logits: Float[Tensor, "n k v"], draws: Float[Tensor, "n k"], top_k: int | None, top_p: float | None
 ) -> Int[Tensor, "n k"]:
     """The token at which the cumulated probabilities pass a number drawn from [0, 1)."""

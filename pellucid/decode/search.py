@@ -1,13 +1,13 @@
 """One step of decoding, and the loop around it.
 
 Greedy decoding, sampling and beam search differ in how they choose. What they share: n rows (one or more for each
-context) of k branches (the beams). The branches of a row are not k sequences but one, which grows by k tokens at each
-step, and a table says which of them a branch descends from. So when beams are reordered, only that table is: tokens,
-keys and values stay where they were written, and those of the context are shared by all.
+context) of k beams. The beams of a row are not k sequences but one, which grows by k tokens at each step, and a table
+says which of them a beam descends from. So when beams are reordered, only that table is: tokens, keys and values stay
+where they were written, and those of the context are shared by all.
 
 On CUDA every step does the same work on the same tensors, without asking the device for an answer: it is captured as a
 graph, once for each shape, and replayed, and the table becomes a mask over all the places there will be. On the CPU a
-step attends to the places that are written, and a branch to those it descends from.
+step attends to the places that are written, and a beam to those it descends from.
 """
 
 import weakref
@@ -21,14 +21,14 @@ from torch import Tensor, nn
 
 from pellucid.decode.decoded import Decoded
 from pellucid.layers import DecoderCache, KVCache, ListedCache, PlacedCache
-from pellucid.ops.attention import observed
+from pellucid.ops.attention import has_observers
 
 LOOKS_EVERY = 8  # steps between two looks at whether all is said: on CUDA each look waits for the device
 CAPTURED = 4  # graphs kept for each model
 ROOM = 64  # tokens of a beam that there is room for at first: scores are computed for all the room
 
 
-class Model(Protocol):
+class Decodable(Protocol):
     """What can be decoded: a Captioner, a Transformer."""
 
     def decode(
@@ -49,13 +49,13 @@ class Model(Protocol):
 class Search(ABC):
     """The state of decoding, changed in place by `begin` and `advance`. The model is not part of it.
 
-    rows: for each context. branches: of each row. forbidden: tokens that are never said.
+    rows: for each context. beams: of each row. forbidden: tokens that are never said.
     static: every step is the same work on the same tensors.
     """
 
     def __init__(
         self,
-        model: Model,
+        model: Decodable,
         context: Float[Tensor, "b s d"],
         *,
         start: int,
@@ -63,12 +63,12 @@ class Search(ABC):
         length: int,
         forbidden: tuple[int, ...] = (),
         rows: int = 1,
-        branches: int = 1,
+        beams: int = 1,
         static: bool = False,
     ):
         if length < 1:
             raise ValueError(f"length is {length}; expected one token or more")
-        n, k, device = context.shape[0] * rows, branches, context.device
+        n, k, device = context.shape[0] * rows, beams, context.device
         self.context = context
         self.start, self.end, self.length, self.rows, self.static = start, end, length, rows, static
         self.forbidden = torch.tensor(forbidden, dtype=torch.long, device=device)
@@ -80,7 +80,7 @@ class Search(ABC):
             each.tokens = self._empty()
         self.token = torch.zeros(n, k, dtype=torch.long, device=device)
         self.ancestors = torch.zeros(n, k, length, dtype=torch.long, device=device)
-        self.said = torch.zeros(n, k, length, dtype=torch.long, device=device)
+        self.tokens = torch.zeros(n, k, length, dtype=torch.long, device=device)
         self.log_probs = torch.zeros(n, k, length, dtype=_at_least_float32(context), device=device)
         self.sums = torch.zeros(n, k, dtype=self.log_probs.dtype, device=device)
         self.lengths = torch.zeros(n, k, dtype=torch.long, device=device)
@@ -102,7 +102,7 @@ class Search(ABC):
         self.token.fill_(self.start)
         self.places.copy_(self.own)
         self.ancestors.fill_(-1)
-        self.said.fill_(self.end)
+        self.tokens.fill_(self.end)
         for state in (self.place, self.log_probs, self.sums, self.lengths, self.ended):
             state.zero_()
         for each in self.cache:
@@ -110,8 +110,8 @@ class Search(ABC):
             each.tokens.clear()
 
     @abstractmethod
-    def advance(self, model: Model) -> None:
-        """Say one more token in each branch."""
+    def advance(self, model: Decodable) -> None:
+        """Say one more token in each beam."""
 
     def done(self) -> Bool[Tensor, ""]:
         """Whether more tokens would change nothing."""
@@ -124,7 +124,7 @@ class Search(ABC):
         """The best `keep` for each context, cut where the longest ends."""
         scores, tokens, log_probs, lengths = (
             x.unflatten(0, (-1, self.rows)).flatten(1, 2)
-            for x in (self.scores(), self._past(self.said), self._past(self.log_probs), self.lengths)
+            for x in (self.scores(), self._past(self.tokens), self._past(self.log_probs), self.lengths)
         )
         scores, best = scores.sort(dim=1, descending=True, stable=True)
         best = best[:, :keep]
@@ -132,13 +132,13 @@ class Search(ABC):
         each = best[..., None].expand(-1, -1, int(lengths.max()))
         return Decoded(tokens.gather(1, each), log_probs.gather(1, each), lengths, scores[:, :keep].clone())
 
-    def _past(self, said: Shaped[Tensor, "n k length"]) -> Shaped[Tensor, "n k length"]:
-        """What each branch descends from: a token lies where the step after it found it, the last one where it is."""
-        found = self.ancestors.roll(-1, dims=2)
-        found[..., -1] = -1
-        return said.gather(1, torch.where(found < 0, self.own[:, None], found))
+    def _past(self, values: Shaped[Tensor, "n k length"]) -> Shaped[Tensor, "n k length"]:
+        """What each beam descends from: a token lies where the step after it found it, the last one where it is."""
+        beam = self.ancestors.roll(-1, dims=2)
+        beam[..., -1] = -1
+        return values.gather(1, torch.where(beam < 0, self.own[:, None], beam))
 
-    def _log_probs(self, model: Model) -> Float[Tensor, "n k v"]:
+    def _log_probs(self, model: Decodable) -> Float[Tensor, "n k v"]:
         """Of the next tokens, as the model sees them; −∞ for what is forbidden, without more for the others."""
         k = len(self.own)
         self.ancestors.index_copy_(2, self.place, self.own[:, None].expand(len(self.token), k, 1))
@@ -157,10 +157,10 @@ class Search(ABC):
         return logits.log_softmax(-1).index_fill_(-1, self.forbidden, -torch.inf)
 
     def _say(self, token: Int[Tensor, "n k"], log_prob: Float[Tensor, "n k"]) -> None:
-        """Add a token to each branch; one that has ended goes on saying the end."""
+        """Add a token to each beam; one that has ended goes on saying the end."""
         log_prob = log_prob.masked_fill(self.ended, 0.0)
         token = token.masked_fill(self.ended, self.end)
-        self.said.index_copy_(2, self.place, token[..., None])
+        self.tokens.index_copy_(2, self.place, token[..., None])
         self.log_probs.index_copy_(2, self.place, log_prob[..., None])
         self.sums += log_prob
         self.lengths += ~self.ended
@@ -171,9 +171,9 @@ class Search(ABC):
 
 
 @torch.no_grad()
-def searched(kind: type[Search], model: Model, *inputs: Tensor, **options: Any) -> Search:
+def run_search(kind: type[Search], model: Decodable, *inputs: Tensor, **options: Any) -> Search:
     """The search of this kind, carried to its end. It is to be read at once: the next one may use its tensors."""
-    if inputs[0].is_cuda and not observed():
+    if inputs[0].is_cuda and not has_observers():
         return _captured(kind, model, inputs, options).run(inputs)
     with torch.inference_mode():  # a twentieth of a small model's time goes into what it leaves out
         search = kind(model, *inputs, **options)
@@ -188,7 +188,7 @@ def searched(kind: type[Search], model: Model, *inputs: Tensor, **options: Any) 
 class _Captured:
     """A search whose first step and whose every other step are CUDA graphs."""
 
-    def __init__(self, model: Model, search: Search):
+    def __init__(self, model: Decodable, search: Search):
         self.search = search
         aside = torch.cuda.Stream()
         aside.wait_stream(torch.cuda.current_stream())
@@ -206,8 +206,8 @@ class _Captured:
                 search.advance(model)
 
     def run(self, inputs: tuple[Tensor, ...]) -> Search:
-        for ours, given in zip(self.search.inputs, inputs, strict=True):
-            ours.copy_(given)
+        for ours, new in zip(self.search.inputs, inputs, strict=True):
+            ours.copy_(new)
         self.first.replay()
         for i in range(1, self.search.length):
             if i % LOOKS_EVERY == 0 and bool(self.search.done()):
@@ -219,20 +219,20 @@ class _Captured:
 _graphs: "weakref.WeakKeyDictionary[Any, OrderedDict[Any, _Captured]]" = weakref.WeakKeyDictionary()
 
 
-def _captured(kind: type[Search], model: Model, inputs: tuple[Tensor, ...], options: dict[str, Any]) -> _Captured:
+def _captured(kind: type[Search], model: Decodable, inputs: tuple[Tensor, ...], options: dict[str, Any]) -> _Captured:
     """The graphs of such a search, from before if nothing they hold on to has moved."""
     assert isinstance(model, nn.Module)
     shapes = tuple((x.shape, x.dtype, x.device) for x in inputs)
     how = (model.training, torch.is_autocast_enabled("cuda"), torch.get_autocast_dtype("cuda"))
     weights = tuple(p.data_ptr() for p in model.parameters())
     key = (kind, tuple(sorted(options.items())), shapes, how, weights)
-    kept = _graphs.setdefault(model, OrderedDict())
-    if key not in kept:
-        while len(kept) >= CAPTURED:
-            kept.popitem(last=False)
-        kept[key] = _Captured(model, kind(model, *(x.clone() for x in inputs), **options, static=True))
-    kept.move_to_end(key)
-    return kept[key]
+    graphs = _graphs.setdefault(model, OrderedDict())
+    if key not in graphs:
+        while len(graphs) >= CAPTURED:
+            graphs.popitem(last=False)
+        graphs[key] = _Captured(model, kind(model, *(x.clone() for x in inputs), **options, static=True))
+    graphs.move_to_end(key)
+    return graphs[key]
 
 
 def _uncached_autocast() -> torch.autocast:

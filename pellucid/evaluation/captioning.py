@@ -17,9 +17,9 @@ from pellucid.data.scenes import SceneSet
 from pellucid.data.tokenizer import CaptionTokenizer
 from pellucid.decode.captions import caption_all, write_captions
 from pellucid.evaluation import jars
-from pellucid.evaluation.captions import References, tokenised
+from pellucid.evaluation.captions import References, tokenise_captions
 from pellucid.evaluation.controls import controls
-from pellucid.evaluation.pointing import HeadChoice, Pointing, pointing_at
+from pellucid.evaluation.pointing import Pointing, PointingMap, pointing_at
 from pellucid.models.captioner import Captioner
 
 TO_CHOOSE = 1000  # scenes on which the map that points best is chosen
@@ -35,7 +35,7 @@ class CaptioningReport:
     images: CaptionSet
     captions: list[str]
     figures: dict[str, Any]
-    pointing_by: HeadChoice | None = None
+    pointing_by: PointingMap | None = None
 
     def official(self, metric: str) -> dict[str, float]:
         """METEOR or SPICE by its own program, which takes a while."""
@@ -46,7 +46,7 @@ class CaptioningReport:
     def examples(self, count: int = 8) -> list[tuple[int, float]]:
         """Places at equal steps down the list of captions, the best by CIDEr-D first, and that: nobody chose them."""
         ids = [str(i) for i in range(len(self.captions))]
-        said, meant = tokenised(
+        said, meant = tokenise_captions(
             dict(zip(ids, self.captions, strict=True)), dict(zip(ids, self.images.captions, strict=True))
         )
         scores = References(meant).cider_d(said)
@@ -113,13 +113,13 @@ def measure_exactness(scenes: SceneSet, captions: list[str]) -> dict[str, Any]:
 
 def measure_pointing(
     model: Captioner, tokenizer: CaptionTokenizer, scenes: SceneSet, others: CaptionSet | None, batch: int
-) -> tuple[dict[str, Any], HeadChoice]:
+) -> tuple[dict[str, Any], PointingMap]:
     """With the map of one head, or the mean of a layer's or of all, that points best on other scenes; and which it is.
 
     Without others it is the mean of all, which is chosen by nobody.
     """
     figures: dict[str, Any] = {}
-    choices: list[HeadChoice] = []
+    choices: list[PointingMap] = []
     if others is not None:
         others = others.subset(torch.arange(min(TO_CHOOSE, len(others))))
 
@@ -128,7 +128,7 @@ def measure_pointing(
         return pointing_at(model, tokenizer, at.images, captions, at.boxes, through=through, batch=batch)
 
     for name, through in (("pointing", False), ("pointing_rollout", True)):
-        choice: HeadChoice = point(others, through).best if isinstance(others, SceneSet) else (None, None)
+        choice: PointingMap = point(others, through).best if isinstance(others, SceneSet) else (None, None)
         pointing = point(scenes, through)
         figures |= {name: pointing.share(choice), f"{name}_map": name_map(choice), "pointing_chance": pointing.chance}
         figures[f"{name}_tolerant"] = pointing.share(choice, tolerant=True)
@@ -137,7 +137,7 @@ def measure_pointing(
     return figures, choices[0]
 
 
-def name_map(choice: HeadChoice) -> str:
+def name_map(choice: PointingMap) -> str:
     """Which map it is, in words.
 
     >>> name_map((None, None)), name_map((1, None)), name_map((0, 3))

@@ -8,33 +8,34 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, reduce
+from operator import or_
 
 import numpy as np
 
-from pellucid.evaluation.ptb import words
+from pellucid.evaluation.ptb import tokenise
 
-LONGEST = 4  # words in an n-gram
-METRICS = ("bleu1", "bleu2", "bleu3", "bleu4", "rouge_l", "cider_d")
-SIGMA = 6.0  # of CIDEr-D: how fast a difference in length costs, in words
+LONGEST_NGRAM = 4  # words in an n-gram
+CAPTION_METRICS = ("bleu1", "bleu2", "bleu3", "bleu4", "rouge_l", "cider_d")
+CIDER_SIGMA = 6.0  # of CIDEr-D: how fast a difference in length costs, in words
 Ngram = tuple[str, ...]
-Words = list[str]
+WordList = list[str]
 
 
 def score(candidates: Mapping[str, str], references: Mapping[str, Sequence[str]]) -> dict[str, float]:
     """All metrics of one caption for each image against that image's references, under the same keys.
 
-    >>> found = score({"a": "a dog runs"}, {"a": ["a dog runs", "the brown dog is running"]})
-    >>> found["bleu1"] > 0.99, found["rouge_l"]
+    >>> figures = score({"a": "a dog runs"}, {"a": ["a dog runs", "the brown dog is running"]})
+    >>> figures["bleu1"] > 0.99, figures["rouge_l"]
     (True, 1.0)
     """
-    said, meant = tokenised(candidates, references)
-    return References(meant).scores(said).figures
+    caption_words, reference_words = tokenise_captions(candidates, references)
+    return References(reference_words).scores(caption_words).figures
 
 
-def tokenised(
+def tokenise_captions(
     candidates: Mapping[str, str], references: Mapping[str, Sequence[str]]
-) -> tuple[list[Words], list[list[Words]]]:
+) -> tuple[list[WordList], list[list[WordList]]]:
     """The words of each image's caption and of its references, in the candidates' order; each text is read once."""
     if not candidates:
         raise ValueError("there are no captions to score")
@@ -42,27 +43,27 @@ def tokenised(
         raise ValueError(f"captions without references: {', '.join(missing)}; give every image its references")
     if empty := [str(key) for key in candidates if not references[key]][:3]:
         raise ValueError(f"images with an empty list of references: {', '.join(empty)}")
-    read: dict[str, Words] = {}
+    read: dict[str, WordList] = {}
     for key, candidate in candidates.items():
         for text in (candidate, *references[key]):
             if text not in read:
-                read[text] = words(text)
+                read[text] = tokenise(text)
     return [read[text] for text in candidates.values()], [
         [read[text] for text in references[key]] for key in candidates
     ]
 
 
-def bleu(candidates: Sequence[Words], references: Sequence[Sequence[Words]]) -> list[float]:
+def bleu(candidates: Sequence[WordList], references: Sequence[Sequence[WordList]]) -> list[float]:
     """BLEU-1…4 of the whole corpus (Papineni et al. 2002), with the reference length that is closest."""
     return bleu_of(References(references).bleu_counts(candidates).sum(0)).tolist()
 
 
-def rouge_l(candidates: Sequence[Words], references: Sequence[Sequence[Words]]) -> float:
+def rouge_l(candidates: Sequence[WordList], references: Sequence[Sequence[WordList]]) -> float:
     """Mean F-measure of the longest common subsequence (Lin 2004); best precision and best recall apart."""
     return float(References(references).rouge_l(candidates).mean())
 
 
-def cider_d(candidates: Sequence[Words], references: Sequence[Sequence[Words]]) -> float:
+def cider_d(candidates: Sequence[WordList], references: Sequence[Sequence[WordList]]) -> float:
     """Mean similarity of n-grams weighted by how rarely images have them (Vedantam et al. 2015), clipped, times 10.
 
     How often an n-gram occurs is counted by image over these same references.
@@ -84,7 +85,7 @@ class Scores:
     @property
     def figures(self) -> dict[str, float]:
         values = [*bleu_of(self.bleu_counts.sum(0)), self.rouge_l.mean(), self.cider_d.mean()]
-        return dict(zip(METRICS, map(float, values), strict=True))
+        return dict(zip(CAPTION_METRICS, map(float, values), strict=True))
 
 
 @dataclass(frozen=True)
@@ -102,28 +103,28 @@ class Weighted:
 class References:
     """The references of a set of images, counted once, to score any captions of these images against."""
 
-    def __init__(self, sentences: Sequence[Sequence[Words]]):
+    def __init__(self, sentences: Sequence[Sequence[WordList]]):
         self.sentences = sentences
 
     def __len__(self) -> int:
         return len(self.sentences)
 
-    def scores(self, candidates: Sequence[Words]) -> Scores:
+    def scores(self, candidates: Sequence[WordList]) -> Scores:
         """All metrics of one caption for each image."""
         return Scores(self.bleu_counts(candidates), self.rouge_l(candidates), self.cider_d(candidates))
 
-    def bleu_counts(self, candidates: Sequence[Words]) -> np.ndarray:
+    def bleu_counts(self, candidates: Sequence[WordList]) -> np.ndarray:
         """What `bleu_of` needs of each image."""
-        rows = np.zeros((len(candidates), 2 * LONGEST + 2), dtype=np.int64)
+        rows = np.zeros((len(candidates), 2 * LONGEST_NGRAM + 2), dtype=np.int64)
         for row, candidate, others, most in zip(rows, candidates, self.sentences, self._most, strict=True):
-            row[LONGEST:-2] = [max(0, len(candidate) - n) for n in range(LONGEST)]
+            row[LONGEST_NGRAM:-2] = [max(0, len(candidate) - n) for n in range(LONGEST_NGRAM)]
             row[-2] = len(candidate)
             row[-1] = min((abs(len(other) - len(candidate)), len(other)) for other in others)[1]  # ties: the shorter
             for ngram, count in counts(candidate).items():
                 row[len(ngram) - 1] += min(count, most[ngram])
         return rows
 
-    def rouge_l(self, candidates: Sequence[Words], beta: float = 1.2) -> np.ndarray:
+    def rouge_l(self, candidates: Sequence[WordList], beta: float = 1.2) -> np.ndarray:
         """Of each image."""
         figures = np.zeros(len(candidates))
         for i, (candidate, others) in enumerate(zip(candidates, self.sentences, strict=True)):
@@ -136,26 +137,26 @@ class References:
                 figures[i] = (1 + beta**2) * precision * recall / (recall + beta**2 * precision)
         return figures
 
-    def cider_d(self, candidates: Sequence[Words]) -> np.ndarray:
+    def cider_d(self, candidates: Sequence[WordList]) -> np.ndarray:
         """Of each image, the document frequencies being those of all."""
         figures = np.zeros(len(candidates))
         for i, (candidate, others) in enumerate(zip(candidates, self.weighted, strict=True)):
             mine = self.weigh(counts(candidate))
             total = 0.0
             for other in others:
-                fade = math.exp(-((mine.length - other.length) ** 2) / (2 * SIGMA**2))
+                fade = math.exp(-((mine.length - other.length) ** 2) / (2 * CIDER_SIGMA**2))
                 for vector, against, norm, other_norm in zip(
                     mine.weights, other.weights, mine.norms, other.norms, strict=True
                 ):
                     value = sum(min(w, against.get(g, 0.0)) * against.get(g, 0.0) for g, w in vector.items())
                     total += fade * (value / (norm * other_norm) if norm and other_norm else value)
-            figures[i] = 10.0 * total / LONGEST / len(others)
+            figures[i] = 10.0 * total / LONGEST_NGRAM / len(others)
         return figures
 
     def weigh(self, counted: Counter[Ngram]) -> Weighted:
         """A caption's n-grams, weighted by how few of these images have them."""
-        weights: list[dict[Ngram, float]] = [{} for _ in range(LONGEST)]
-        squares, pairs = [0.0] * LONGEST, 0
+        weights: list[dict[Ngram, float]] = [{} for _ in range(LONGEST_NGRAM)]
+        squares, pairs = [0.0] * LONGEST_NGRAM, 0
         rarities, rarest = self._rarities, self._log_images
         for ngram, count in counted.items():
             n = len(ngram) - 1
@@ -179,13 +180,7 @@ class References:
     @cached_property
     def _most(self) -> list[Counter[Ngram]]:
         """How often each n-gram occurs in the one of an image's references that has it most often."""
-        found = []
-        for others in self.counted:
-            most: Counter[Ngram] = Counter()
-            for other in others:
-                most |= other
-            found.append(most)
-        return found
+        return [reduce(or_, others) for others in self.counted]
 
     @cached_property
     def _rarities(self) -> dict[Ngram, float]:
@@ -199,20 +194,27 @@ class References:
 
 def bleu_of(summed: np.ndarray) -> np.ndarray:
     """BLEU-1…4 (… 4) of counts summed over images (… 10), with the scorer's tiny numbers against division by zero."""
-    right, guessed, length, closest = summed[..., :LONGEST], summed[..., LONGEST:-2], summed[..., -2], summed[..., -1]
+    right, guessed, length, closest = (
+        summed[..., :LONGEST_NGRAM],
+        summed[..., LONGEST_NGRAM:-2],
+        summed[..., -2],
+        summed[..., -1],
+    )
     ratio = (length + 1e-15) / (closest + 1e-9)
     with np.errstate(divide="ignore", over="ignore"):  # of no words at all the penalty is exp(−10¹⁵), zero
         penalty = np.where(ratio < 1, np.exp(1 - 1 / ratio), 1.0)
     product = np.cumprod((right + 1e-15) / (guessed + 1e-9), axis=-1)
-    return product ** (1 / np.arange(1, LONGEST + 1)) * penalty[..., None]
+    return product ** (1 / np.arange(1, LONGEST_NGRAM + 1)) * penalty[..., None]
 
 
-def counts(sentence: Words) -> Counter[Ngram]:
+def counts(sentence: WordList) -> Counter[Ngram]:
     """How often each n-gram of one to four words occurs."""
-    return Counter(tuple(sentence[i : i + n]) for n in range(1, LONGEST + 1) for i in range(len(sentence) - n + 1))
+    return Counter(
+        tuple(sentence[i : i + n]) for n in range(1, LONGEST_NGRAM + 1) for i in range(len(sentence) - n + 1)
+    )
 
 
-def _common(a: Words, b: Words) -> int:
+def _common(a: WordList, b: WordList) -> int:
     """Length of the longest common subsequence."""
     row = [0] * (len(b) + 1)
     for word in a:

@@ -12,11 +12,21 @@ from typing import Any
 
 import numpy as np
 
-from pellucid.evaluation.captions import LONGEST, SIGMA, Ngram, References, Scores, Words, bleu_of, counts, tokenised
-from pellucid.evaluation.ptb import words
+from pellucid.evaluation.captions import (
+    CIDER_SIGMA,
+    LONGEST_NGRAM,
+    Ngram,
+    References,
+    Scores,
+    WordList,
+    bleu_of,
+    counts,
+    tokenise_captions,
+)
+from pellucid.evaluation.ptb import tokenise
 
 Figures = dict[str, float]
-FEW = 0.01  # share of different captions below which a model says about the same of everything
+FEW_DIFFERENT = 0.01  # share of different captions below which a model says about the same of everything
 MOST_PEOPLE = 5  # captions of an image that are scored against its others
 
 
@@ -64,37 +74,37 @@ def controls(
     blank: what the model says of a picture without content. training: captions among which the fixed one is searched
     for; the references themselves unless given.
     """
-    said, meant = tokenised(candidates, references)
-    known = References(meant)
-    scores = known.scores(said)
-    figures, interval = scores.figures, bootstrap(scores, seed=seed, resamples=resamples)
+    caption_words, reference_words = tokenise_captions(candidates, references)
+    known = References(reference_words)
+    scores = known.scores(caption_words)
+    figures, interval = scores.figures, bootstrap_scores(scores, seed=seed, resamples=resamples)
     pool = (text for key in candidates for text in references[key]) if training is None else training
     fixed = best_fixed(known, pool)
-    shuffled = _shuffled(known, said, seed)
+    shuffled = _shuffled(known, caption_words, seed)
     return Controls(
-        images=len(said),
+        images=len(caption_words),
         model=figures,
         interval=interval,
-        fixed=_of_all(known, words(fixed)),
+        fixed=_of_all(known, tokenise(fixed)),
         fixed_caption=fixed,
         shuffled=shuffled,
-        blank=None if blank is None else _of_all(known, words(blank)),
-        people=people(meant),
+        blank=None if blank is None else _of_all(known, tokenise(blank)),
+        people=people(reference_words),
         different=len(set(candidates.values())),
-        never_said=_never_said(said, meant),
-        warning=_warning(len(set(candidates.values())), len(said), interval["cider_d"], shuffled),
+        never_said=_never_said(caption_words, reference_words),
+        warning=_warning(len(set(candidates.values())), len(caption_words), interval["cider_d"], shuffled),
     )
 
 
-def bootstrap(scores: Scores, *, seed: int = 0, resamples: int = 1000) -> dict[str, tuple[float, float]]:
+def bootstrap_scores(scores: Scores, *, seed: int = 0, resamples: int = 1000) -> dict[str, tuple[float, float]]:
     """The middle 95 % of cider_d and bleu4 over images drawn anew, with replacement.
 
     The document frequencies stay those of the whole set; BLEU is computed from the drawn images' summed counts.
     """
     images = len(scores.cider_d)
-    drawn = np.random.default_rng(seed).multinomial(images, np.full(images, 1 / images), size=resamples).astype(float)
-    values = {"cider_d": drawn @ scores.cider_d / images, "bleu4": bleu_of(drawn @ scores.bleu_counts)[:, -1]}
-    bounds = {name: np.quantile(found, (0.025, 0.975)) for name, found in values.items()}
+    times = np.random.default_rng(seed).multinomial(images, np.full(images, 1 / images), size=resamples).astype(float)
+    values = {"cider_d": times @ scores.cider_d / images, "bleu4": bleu_of(times @ scores.bleu_counts)[:, -1]}
+    bounds = {name: np.quantile(each, (0.025, 0.975)) for name, each in values.items()}
     return {name: (float(low), float(high)) for name, (low, high) in bounds.items()}
 
 
@@ -107,19 +117,19 @@ def best_fixed(references: References, captions: Iterable[str]) -> str:
     texts = list(dict.fromkeys(captions))
     if not texts:
         raise ValueError("there are no captions to choose a fixed one from")
-    counted = [counts(words(text)) for text in texts]
+    counted = [counts(tokenise(text)) for text in texts]
     lengths = [sum(count for ngram, count in each.items() if len(ngram) == 2) for each in counted]
     adds = _Adds(references, max(lengths))
-    best, found = -1.0, texts[0]
+    best, best_value = texts[0], -1.0
     for text, each, length in zip(texts, counted, lengths, strict=True):
-        sums, squares = [0.0] * LONGEST, [0.0] * LONGEST
+        sums, squares = [0.0] * LONGEST_NGRAM, [0.0] * LONGEST_NGRAM
         for ngram, count in each.items():
             sums[len(ngram) - 1] += adds(ngram, count, length)
             squares[len(ngram) - 1] += (count * references.rarity(ngram)) ** 2
         value = sum(total / math.sqrt(square) for total, square in zip(sums, squares, strict=True) if square)
-        if value > best:
-            best, found = value, text
-    return found
+        if value > best_value:
+            best, best_value = text, value
+    return best
 
 
 class _Adds:
@@ -137,17 +147,17 @@ class _Adds:
                     if norm := other.norms[len(ngram) - 1]:
                         self.having[ngram].append((count, count / norm / len(others), other.length))
         away = np.arange(theirs + 1)[:, None] - np.arange(longest + 1)
-        self.fade = np.exp(-(away**2) / (2 * SIGMA**2))
+        self.fade = np.exp(-(away**2) / (2 * CIDER_SIGMA**2))
 
     def __call__(self, ngram: Ngram, count: int, length: int) -> float:
         if ngram not in self.having:
             return 0.0
-        found = self.table.get((ngram, count))
-        if found is None:
+        sums = self.table.get((ngram, count))
+        if sums is None:
             times, share, lengths = (np.array(column) for column in zip(*self.having[ngram], strict=True))
             by_length = np.bincount(lengths, np.minimum(count, times) * share, minlength=len(self.fade))
-            found = self.table[ngram, count] = self.rarity(ngram) ** 2 * (by_length @ self.fade)
-        return float(found[length])
+            sums = self.table[ngram, count] = self.rarity(ngram) ** 2 * (by_length @ self.fade)
+        return float(sums[length])
 
 
 def derangement(n: int, seed: int = 0) -> np.ndarray:
@@ -159,12 +169,12 @@ def derangement(n: int, seed: int = 0) -> np.ndarray:
     return order
 
 
-def people(meant: Sequence[Sequence[Words]]) -> Figures | None:
+def people(reference_words: Sequence[Sequence[WordList]]) -> Figures | None:
     """Each of the first captions of every image against its others: what people score, one reference short.
 
     Images with one caption are left out; as many captions are taken in turn as all others have, five at most.
     """
-    several = [others for others in meant if len(others) > 1]
+    several = [others for others in reference_words if len(others) > 1]
     if not several:
         return None
     taken = min(MOST_PEOPLE, *map(len, several)) if len(several) > 1 else min(MOST_PEOPLE, len(several[0]))
@@ -177,25 +187,25 @@ def people(meant: Sequence[Sequence[Words]]) -> Figures | None:
     return {name: sum(each[name] for each in rounds) / taken for name in rounds[0]}
 
 
-def _of_all(references: References, caption: Words) -> Figures:
+def _of_all(references: References, caption: WordList) -> Figures:
     return references.scores([caption] * len(references)).figures
 
 
-def _shuffled(references: References, said: Sequence[Words], seed: int) -> Figures | None:
-    if len(said) < 2:
+def _shuffled(references: References, caption_words: Sequence[WordList], seed: int) -> Figures | None:
+    if len(caption_words) < 2:
         return None
-    return references.scores([said[i] for i in derangement(len(said), seed)]).figures
+    return references.scores([caption_words[i] for i in derangement(len(caption_words), seed)]).figures
 
 
-def _never_said(said: Sequence[Words], meant: Sequence[Sequence[Words]]) -> float:
-    known = {word for others in meant for other in others for word in other}
-    return len(known - {word for one in said for word in one}) / max(1, len(known))
+def _never_said(caption_words: Sequence[WordList], reference_words: Sequence[Sequence[WordList]]) -> float:
+    known = {word for others in reference_words for other in others for word in other}
+    return len(known - {word for one in caption_words for word in one}) / max(1, len(known))
 
 
 def _warning(different: int, images: int, interval: tuple[float, float], shuffled: Figures | None) -> str | None:
     if images > 1 and different == 1:
         return f"the model says the same of all {images:,} images: it has not learned to look"
-    if different < FEW * images:
+    if different < FEW_DIFFERENT * images:
         return f"the model says only {different:,} different captions of {images:,} images: it hardly looks"
     if shuffled is not None and shuffled["cider_d"] >= interval[0] and not math.isclose(interval[1], 0.0):
         return "the captions fit other images as well as their own: their score does not come from looking"

@@ -8,10 +8,10 @@ import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from pellucid.evaluation.captions import Words, tokenised
+from pellucid.evaluation.captions import WordList, tokenise_captions
 from pellucid.extras import require
 
-METRICS = ("meteor", "spice")
+JAVA_METRICS = ("meteor", "spice")
 CORENLP = "stanford-corenlp-3.6.0"
 SPICE = Path(__file__).with_name("Spice.java")
 
@@ -19,19 +19,19 @@ SPICE = Path(__file__).with_name("Spice.java")
 def official(
     candidates: Mapping[str, str],
     references: Mapping[str, Sequence[str]],
-    metrics: Iterable[str] = METRICS,
+    metrics: Iterable[str] = JAVA_METRICS,
 ) -> dict[str, float]:
     """The asked of them, of one caption for each image against that image's references, under the same keys."""
     metrics = tuple(metrics)
-    if unknown := [name for name in metrics if name not in METRICS]:
-        raise ValueError(f"metrics has {', '.join(unknown)}; expected {' and '.join(METRICS)}")
-    programs = [check(name) for name in metrics]  # before any of them runs
-    said, meant = tokenised(candidates, references)
+    if unknown := [name for name in metrics if name not in JAVA_METRICS]:
+        raise ValueError(f"metrics has {', '.join(unknown)}; expected {' and '.join(JAVA_METRICS)}")
+    programs = [find_jar(name) for name in metrics]  # before any of them runs
+    caption_words, reference_words = tokenise_captions(candidates, references)
     runs = {"meteor": _meteor, "spice": _spice}
-    return {name: runs[name](jar, said, meant) for name, jar in zip(metrics, programs, strict=True)}
+    return {name: runs[name](jar, caption_words, reference_words) for name, jar in zip(metrics, programs, strict=True)}
 
 
-def check(metric: str) -> Path:
+def find_jar(metric: str) -> Path:
     """The program of a metric; ValueError, in one sentence that says what to do, if it can't run."""
     if shutil.which("java") is None:
         raise ValueError(f"{metric.upper()} is a Java program and there is no java; install a Java runtime")
@@ -51,7 +51,7 @@ def check(metric: str) -> Path:
     return jar
 
 
-def _meteor(jar: Path, said: Sequence[Words], meant: Sequence[Sequence[Words]]) -> float:
+def _meteor(jar: Path, caption_words: Sequence[WordList], reference_words: Sequence[Sequence[WordList]]) -> float:
     """Its dialogue: a line with the sentences of each image, answered by counts; all counts, answered by figures."""
     command = ["java", "-Xmx2G", "-jar", jar.name, "-", "-", "-stdio", "-l", "en", "-norm"]
     with (
@@ -64,13 +64,15 @@ def _meteor(jar: Path, said: Sequence[Words], meant: Sequence[Sequence[Words]]) 
         assert program.stdin is not None
         assert program.stdout is not None
         try:
-            counted = []
-            for one, others in zip(said, meant, strict=True):
+            counts = []
+            for one, others in zip(caption_words, reference_words, strict=True):
                 lines = [" ".join(other) for other in (*others, one)]
                 print(" ||| ".join(["SCORE", *lines]), file=program.stdin, flush=True)
-                counted.append(program.stdout.readline().strip())
-            print(" ||| ".join(["EVAL", *counted]), file=program.stdin, flush=True)
-            answer = [program.stdout.readline().strip() for _ in range(len(said) + 1)][-1]  # each image's, then of all
+                counts.append(program.stdout.readline().strip())
+            print(" ||| ".join(["EVAL", *counts]), file=program.stdin, flush=True)
+            answer = [program.stdout.readline().strip() for _ in range(len(caption_words) + 1)][
+                -1
+            ]  # each image's, then of all
             figure = float(answer)
         except (ValueError, OSError):
             program.kill()
@@ -84,25 +86,25 @@ def _meteor(jar: Path, said: Sequence[Words], meant: Sequence[Sequence[Words]]) 
     return figure
 
 
-def _spice(jar: Path, said: Sequence[Words], meant: Sequence[Sequence[Words]]) -> float:
+def _spice(jar: Path, caption_words: Sequence[WordList], reference_words: Sequence[Sequence[WordList]]) -> float:
     """Its files: a list of images in, a list of figures out."""
-    listed = [
+    images = [
         {"image_id": i, "test": " ".join(one), "refs": [" ".join(other) for other in others]}
-        for i, (one, others) in enumerate(zip(said, meant, strict=True))
+        for i, (one, others) in enumerate(zip(caption_words, reference_words, strict=True))
     ]
     with tempfile.TemporaryDirectory() as folder:
-        asked, told = Path(folder) / "captions.json", Path(folder) / "figures.json"
-        asked.write_text(json.dumps(listed), encoding="utf-8")
-        command = ["java", "-Xmx8G", "-cp", str(jar), str(SPICE), str(asked), str(told)]
+        captions, figures = Path(folder) / "captions.json", Path(folder) / "figures.json"
+        captions.write_text(json.dumps(images), encoding="utf-8")
+        command = ["java", "-Xmx8G", "-cp", str(jar), str(SPICE), str(captions), str(figures)]
         ran = subprocess.run(command, capture_output=True, check=False)
-        if ran.returncode or not told.is_file():
+        if ran.returncode or not figures.is_file():
             raise ValueError(_failed("SPICE", ran.stderr))
-        figures = [image["scores"]["All"]["f"] for image in json.loads(told.read_text(encoding="utf-8"))]
-    return sum(figures) / len(said)
+        scores = [image["scores"]["All"]["f"] for image in json.loads(figures.read_text(encoding="utf-8"))]
+    return sum(scores) / len(caption_words)
 
 
 def _failed(name: str, complaints: bytes) -> str:
     """Its first complaint, after whatever else it told."""
     lines = [line.strip() for line in complaints.decode(errors="replace").splitlines() if line.strip()]
     errors = [line for line in lines if "Error" in line or "Exception" in line]
-    return f"{name}'s program failed: {(errors or lines or ['it said nothing'])[0]}"
+    return f"{name}'s program failed: {(errors or lines or ['it caption_words nothing'])[0]}"

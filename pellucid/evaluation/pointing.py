@@ -28,7 +28,7 @@ from pellucid.models.captioner import Captioner
 
 Box = tuple[float, float, float, float]  # (y0, x0, y1, x1) in pixels, ends exclusive
 Boxes = Sequence[Sequence[Box]]  # of each word; none for words that name no object
-HeadChoice = tuple[
+PointingMap = tuple[
     int | None, int | None
 ]  # layer, head; the mean of a layer's heads without a head, of all without both
 Looked = tuple[tuple[str, ...], Tensor]  # words, and their maps (layers heads words rows columns)
@@ -41,18 +41,18 @@ class Pointing:
     chance: a share.
     """
 
-    hits: dict[HeadChoice, float]
-    tolerant_hits: dict[HeadChoice, float]
+    hits: dict[PointingMap, float]
+    tolerant_hits: dict[PointingMap, float]
     words: int
     chance: float
     tolerant_chance: float
 
-    def share(self, which: HeadChoice, *, tolerant: bool = False) -> float | None:
+    def share(self, which: PointingMap, *, tolerant: bool = False) -> float | None:
         """The share of hits of one map; None if there were no words."""
         return (self.tolerant_hits if tolerant else self.hits)[which] / self.words if self.words else None
 
     @property
-    def best(self) -> HeadChoice:
+    def best(self) -> PointingMap:
         """The map with the most hits. Choose it on other images than those it is scored on."""
         return max(self.hits, key=self.hits.__getitem__)
 
@@ -73,7 +73,7 @@ def pointing(attention: Sequence[Tensor], boxes: Sequence[Boxes], size: tuple[in
     if not attention:
         raise ValueError("there are no pictures to point at")
     layers, heads = (range(n) for n in attention[0].shape[:2])
-    names: list[HeadChoice] = [(None, None), *((layer, None) for layer in layers), *itertools.product(layers, heads)]
+    names: list[PointingMap] = [(None, None), *((layer, None) for layer in layers), *itertools.product(layers, heads)]
     totals = torch.zeros(2, len(names), dtype=torch.float64)  # by the rule and the tolerant one
     chances, words = torch.zeros(2, dtype=torch.float64), 0
     for maps, named in zip(attention, boxes, strict=True):

@@ -9,7 +9,7 @@ import re
 DROPPED = frozenset(
     ("''", "'", "``", "`", "-LRB-", "-RRB-", "-LCB-", "-RCB-", ".", "?", "!", ",", ":", "-", "--", "...", ";")
 )
-SPELLED = {
+PTB_SPELLINGS = {
     "(": "-lrb-",
     ")": "-rrb-",
     "[": "-lsb-",
@@ -35,7 +35,7 @@ ABBREVIATIONS = (
     r"(?:mr|mrs|ms|dr|st|jr|sr|prof|rev|gen|gov|sen|rep|col|capt|lt|sgt|vs|etc|inc|ltd|co|corp|bros|ave|blvd|rd|dept"
     r"|approx|mt|ft|jan|feb|mar|apr|jun|jul|aug|sept?|oct|nov|dec|[a-z])\."
 )
-TOKEN = re.compile(
+PTB_TOKEN = re.compile(
     rf"""
       https?://\S+ | www\.\S+
     | [a-z](?:\.[a-z])+\.(?!\w)                      # D.C.
@@ -53,18 +53,16 @@ TOKEN = re.compile(
 )
 
 
-def words(caption: str) -> list[str]:
+def tokenise(caption: str) -> list[str]:
     """The words of a caption.
 
-    >>> words("A man's dog doesn't like the (old) t-shirt.")
+    >>> tokenise("A man's dog doesn't like the (old) t-shirt.")
     ['a', 'man', "'s", 'dog', 'does', "n't", 'like', 'the', '-lrb-', 'old', '-rrb-', 't-shirt']
     """
-    found: list[str] = []
-    for token in TOKEN.findall(caption.lower()):
-        found += JOINED.get(token, (token,))
-    return [word for word in map(_spelled, found) if word not in DROPPED]
+    tokens = (part for token in PTB_TOKEN.findall(caption.lower()) for part in JOINED.get(token, (token,)))
+    return [word for word in map(_spell, tokens) if word not in DROPPED]
 
 
-def _spelled(token: str) -> str:
+def _spell(token: str) -> str:
     token = token.replace("’", "'")
-    return SPELLED.get(token, token)
+    return PTB_SPELLINGS.get(token, token)

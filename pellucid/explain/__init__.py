@@ -2,7 +2,7 @@
 
 from pellucid.explain.classes import explain
 from pellucid.explain.faithfulness import Faithfulness, faithfulness
-from pellucid.explain.heads import Health, LayerReport, caption_health, head_report
+from pellucid.explain.heads import CaptionHealth, LayerReport, caption_health, report_heads
 from pellucid.explain.maps import METHODS, Look, Map, Method
 from pellucid.explain.timelapse import Moment, timelapse, timelapse_caption
 from pellucid.explain.trace import Layer, Tokens, Trace, trace, trace_caption
@@ -10,8 +10,8 @@ from pellucid.explain.words import WordLook, explain_caption
 
 __all__ = [
     "METHODS",
+    "CaptionHealth",
     "Faithfulness",
-    "Health",
     "Layer",
     "LayerReport",
     "Look",
@@ -25,7 +25,7 @@ __all__ = [
     "explain",
     "explain_caption",
     "faithfulness",
-    "head_report",
+    "report_heads",
     "timelapse",
     "timelapse_caption",
     "trace",

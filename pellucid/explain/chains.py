@@ -21,7 +21,7 @@ from pellucid.ops.exact import weight_blocks
 from pellucid.ops.summaries import rollout
 
 Records = Iterable[Record] | Mapping[str, Record]
-Heads = int | Literal["mean", "max"]
+HeadChoice = int | Literal["mean", "max"]
 Start = int | Tensor  # a token, or weights (b t)
 # The decoder's layers: attention of the words to each other (None where there is none), and to the context.
 DecoderRecords = Sequence[tuple[Record | None, Record]]
@@ -32,11 +32,11 @@ __all__ = [
     "check_self",
     "gradient_weighted",
     "gradient_weighted_decoder",
-    "listed",
+    "list_records",
     "raw",
     "rollout",
     "rollout_decoder",
-    "weights_of",
+    "weigh_start",
 ]
 
 
@@ -46,7 +46,7 @@ def backward(answer: Float[Tensor, ""], records: Records, *, keep_graph: bool = 
     Gradients of an earlier answer are forgotten. keep_graph: another answer will be asked for.
     """
     outputs = []
-    for record in listed(records):
+    for record in list_records(records):
         if record.live is None:
             raise ValueError(f"record {record.name!r} keeps no gradients; use watch(model, gradients=True)")
         for tensor, _ in record.live.values():
@@ -55,7 +55,7 @@ def backward(answer: Float[Tensor, ""], records: Records, *, keep_graph: bool = 
     answer.backward(inputs=outputs, retain_graph=keep_graph)
 
 
-def raw(record: Record, start: Start, *, head: Heads = "mean") -> Float[Tensor, "b k"]:
+def raw(record: Record, start: Start, *, head: HeadChoice = "mean") -> Float[Tensor, "b k"]:
     """The attention of one layer: how what is read spreads over the keys, in one head, their mean or their maximum."""
     if isinstance(start, int):
         spread = record.row(_token(start, record))
@@ -79,8 +79,8 @@ def rollout_decoder(
     """
     if not 0.0 <= residual <= 1.0:
         raise ValueError(f"residual is {residual}; expected a share between 0 and 1")
-    check_decoder(decoder, encoder := listed(encoder))
-    words = weights_of(start, decoder[-1][1])
+    check_decoder(decoder, encoder := list_records(encoder))
+    words = weigh_start(start, decoder[-1][1])
     context: Tensor | None = None
     for own, cross in reversed(decoder):
         part = (1 - residual) * _mean_transposed(cross, words)
@@ -98,11 +98,11 @@ def gradient_weighted(records: Records, start: Start) -> Float[Tensor, "b t"]:
     The identity is left out. It says that what is read is read, in units that have nothing to do with those of Ā; with
     a class token it lies on that token alone.
     """
-    records = listed(records)
+    records = list_records(records)
     if not records:
         raise ValueError("gradient-weighted attention needs at least one record; got none")
     check_self(records, records[-1].q.shape[2])
-    return _walk_back(records, weights_of(start, records[-1]))
+    return _walk_back(records, weigh_start(start, records[-1]))
 
 
 def gradient_weighted_decoder(decoder: DecoderRecords, encoder: Records, start: Start) -> Float[Tensor, "b s"]:
@@ -112,8 +112,8 @@ def gradient_weighted_decoder(decoder: DecoderRecords, encoder: Records, start: 
     6, 7 and 10 of the paper). R̄ is what attention has added to the identity, each row divided by its sum, and the
     identity; a row to which nothing was added is the identity's.
     """
-    check_decoder(decoder, encoder := listed(encoder))
-    words = weights_of(start, decoder[-1][1])
+    check_decoder(decoder, encoder := list_records(encoder))
+    words = weigh_start(start, decoder[-1][1])
     own = [record for record, _ in decoder]
     context: Tensor | None = None
     for layer in reversed(range(len(decoder))):
@@ -156,21 +156,21 @@ def _share(part: Tensor, whole: Tensor) -> Tensor:
 def _relevance(record: Record, x: Float[Tensor, "b n"], *, transposed: bool = False) -> Float[Tensor, "b m"]:
     """Ā·x or Āᵀ·x, a few rows of Ā at a time."""
     size = record.k.shape[2] if transposed else record.q.shape[2]
-    found = x.new_zeros(x.shape[0], size)
+    relevance = x.new_zeros(x.shape[0], size)
     for rows, p in weight_blocks(record.q, record.k, record.mask, record.beta, record.causal):
-        kept = record.weights_gradient(queries=rows).mul_(p).clamp_(min=0).mean(1).to(x.dtype)
+        support = record.weights_gradient(queries=rows).mul_(p).clamp_(min=0).mean(1).to(x.dtype)
         if transposed:
-            found += (x[:, None, rows] @ kept)[:, 0]
+            relevance += (x[:, None, rows] @ support)[:, 0]
         else:
-            found[:, rows] = (kept @ x[..., None])[..., 0]
-    return found
+            relevance[:, rows] = (support @ x[..., None])[..., 0]
+    return relevance
 
 
 def _mean_transposed(record: Record, x: Float[Tensor, "b q"]) -> Float[Tensor, "b k"]:
     return record.apply_transposed(x[:, None, :, None])[..., 0].mean(1).to(x.dtype)
 
 
-def weights_of(start: Start, record: Record) -> Float[Tensor, "b t"]:
+def weigh_start(start: Start, record: Record) -> Float[Tensor, "b t"]:
     """What is read after this record, as weights over its queries."""
     b, _, tokens, _ = record.q.shape
     dtype = torch.promote_types(record.q.dtype, torch.float32)
@@ -216,6 +216,6 @@ def check_decoder(decoder: DecoderRecords, encoder: Sequence[Record]) -> None:
             )
 
 
-def listed(records: Records) -> list[Record]:
+def list_records(records: Records) -> list[Record]:
     """Records as given, or as `watch` has seen them."""
     return list(records.values() if isinstance(records, Mapping) else records)

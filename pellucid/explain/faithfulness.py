@@ -25,7 +25,7 @@ from pellucid.explain.maps import METHODS, Method, needs_gradient, pixels_of
 from pellucid.layers.modes import evaluating
 from pellucid.models.vit import ViT
 
-Fill = Literal["blur", "mean"]
+PatchFill = Literal["blur", "mean"]
 
 
 class Interval(NamedTuple):
@@ -39,7 +39,7 @@ class Interval(NamedTuple):
         return f"{self.mean:.3f} [{self.low:.3f}, {self.high:.3f}]"
 
 
-class Curves(NamedTuple):
+class AnswerCurves(NamedTuple):
     """The probability of the answer as ever more patches are replaced, and as ever more are put back."""
 
     deletion: Float[Tensor, "methods b points"]
@@ -59,8 +59,8 @@ class Faithfulness:
     ) -> Interval:
         """The area under the curve, or how much larger it is than that of another method on the same images."""
         areas = areas_under(self.deletion if which == "deletion" else self.insertion)
-        found = areas[self._index(method)]
-        return bootstrap(found if beside is None else found - areas[self._index(beside)])
+        area = areas[self._index(method)]
+        return bootstrap_mean(area if beside is None else area - areas[self._index(beside)])
 
     def _index(self, method: Method) -> int:
         if method not in self.methods:
@@ -73,7 +73,7 @@ def faithfulness(
     images: Images,
     methods: Sequence[Method] = METHODS,
     *,
-    fill: Fill = "blur",
+    fill: PatchFill = "blur",
     steps: int = 8,
     batch: int = 64,
     seed: int = 0,
@@ -87,7 +87,7 @@ def faithfulness(
     gradients = needs_gradient(methods)
     if not methods or not len(images):
         raise ValueError(f"there are {len(methods)} methods and {len(images)} images; expected one or more of both")
-    found: list[Curves] = []
+    curves: list[AnswerCurves] = []
 
     def probabilities(pixels: Tensor) -> Tensor:
         with torch.autocast(pixels.device.type, torch.bfloat16, enabled=half):
@@ -100,11 +100,11 @@ def faithfulness(
             assert look.grid is not None
             first = seed + int(part[0])
             values = [look.map(method, seed=first)[:, model.extra_tokens :].to(pixels.dtype) for method in methods]
-            replaced = filled(pixels, fill, model.embed.patch)
+            replaced = fill_patches(pixels, fill, model.embed.patch)
             targets = look.output.argmax(1)
             del look  # and the graph with it
-            found.append(
-                curves(
+            curves.append(
+                measure_curves(
                     probabilities,
                     pixels,
                     replaced,
@@ -117,12 +117,12 @@ def faithfulness(
             )
             if progress is not None:
                 progress(int(part[-1]) + 1)
-    deletion, insertion = (torch.cat(parts, 1).cpu() for parts in zip(*found, strict=True))
+    deletion, insertion = (torch.cat(parts, 1).cpu() for parts in zip(*curves, strict=True))
     return Faithfulness(tuple(methods), deletion, insertion)
 
 
 @torch.no_grad()
-def curves(
+def measure_curves(
     probabilities: Callable[[Tensor], Tensor],
     pixels: Float[Tensor, "b c y x"],
     replaced: Float[Tensor, "b c y x"],
@@ -132,7 +132,7 @@ def curves(
     *,
     steps: int = 8,
     seed: int = 0,
-) -> Curves:
+) -> AnswerCurves:
     """The curves of some maps of the same images, of any model.
 
     probabilities: from images as in `pixels` to (b classes). replaced: what stands where a patch is taken away.
@@ -141,19 +141,19 @@ def curves(
     if not 1 <= steps <= patches:
         raise ValueError(f"steps is {steps}; expected 1…{patches}, the number of patches")
 
-    def answer(shown: Tensor) -> Float[Tensor, " b"]:
-        return probabilities(torch.where(shown, pixels, replaced)).gather(1, targets[:, None])[:, 0]
+    def answer(visible: Tensor) -> Float[Tensor, " b"]:
+        return probabilities(torch.where(visible, pixels, replaced)).gather(1, targets[:, None])[:, 0]
 
-    whole, nothing = (answer(torch.full((1,), shown, device=pixels.device)) for shown in (True, False))
-    found = Curves(*(whole.new_empty(methods, b, steps + 1) for _ in range(2)))
-    found.deletion[..., 0] = found.insertion[..., -1] = whole
-    found.deletion[..., -1] = found.insertion[..., 0] = nothing
+    whole, nothing = (answer(torch.full((1,), visible, device=pixels.device)) for visible in (True, False))
+    curves = AnswerCurves(*(whole.new_empty(methods, b, steps + 1) for _ in range(2)))
+    curves.deletion[..., 0] = curves.insertion[..., -1] = whole
+    curves.deletion[..., -1] = curves.insertion[..., 0] = nothing
     for method, of_method in enumerate(values):
         rank = ranks(of_method, seed)
         for step in range(1, steps):
             first = _pixelwise(rank < round(step * patches / steps), grid, pixels)
-            found.deletion[method, :, step], found.insertion[method, :, step] = answer(~first), answer(first)
-    return found
+            curves.deletion[method, :, step], curves.insertion[method, :, step] = answer(~first), answer(first)
+    return curves
 
 
 def ranks(values: Float[Tensor, "b n"], seed: int = 0) -> Int[Tensor, "b n"]:
@@ -164,12 +164,12 @@ def ranks(values: Float[Tensor, "b n"], seed: int = 0) -> Int[Tensor, "b n"]:
     """
     if not values.isfinite().all():
         raise ValueError("a map holds numbers that are NaN or infinite; expected finite ones")
-    drawn = torch.rand(values.shape, generator=torch.Generator().manual_seed(seed)).argsort(1).to(values.device)
-    order = values.gather(1, drawn).argsort(dim=1, descending=True, stable=True)
-    return drawn.gather(1, order).argsort(1)
+    shuffle = torch.rand(values.shape, generator=torch.Generator().manual_seed(seed)).argsort(1).to(values.device)
+    order = values.gather(1, shuffle).argsort(dim=1, descending=True, stable=True)
+    return shuffle.gather(1, order).argsort(1)
 
 
-def filled(pixels: Float[Tensor, "b c y x"], fill: Fill, patch: tuple[int, int]) -> Float[Tensor, "b c y x"]:
+def fill_patches(pixels: Float[Tensor, "b c y x"], fill: PatchFill, patch: tuple[int, int]) -> Float[Tensor, "b c y x"]:
     """What stands in place of patches: the image blurred as wide as a patch, or the mean, zero in normalised pixels."""
     if fill == "mean":
         return torch.zeros_like(pixels)
@@ -185,7 +185,7 @@ def areas_under(curve: Float[Tensor, "... points"]) -> Float[Tensor, "..."]:
     return torch.trapezoid(curve.double(), dx=1 / (curve.shape[-1] - 1))
 
 
-def bootstrap(values: Float[Tensor, " n"], *, draws: int = 10_000, seed: int = 0) -> Interval:
+def bootstrap_mean(values: Float[Tensor, " n"], *, draws: int = 10_000, seed: int = 0) -> Interval:
     """The mean, and the middle 95 % of the means of samples drawn with replacement."""
     generator = torch.Generator().manual_seed(seed)
     values = values.double().cpu()

@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from pellucid.explain.chains import DecoderRecords, Records, Start, check_decoder, check_self, listed, weights_of
+from pellucid.explain.chains import DecoderRecords, Records, Start, check_decoder, check_self, list_records, weigh_start
 from pellucid.extras import require
 from pellucid.layers.record import Record
 
@@ -33,7 +33,7 @@ def flow_decoder(decoder: DecoderRecords, encoder: Records, start: Start) -> Flo
     Of a token of the decoder half stays with itself at each attention; the other half goes to the words before it, or
     to the encoder's last layer.
     """
-    encoder = listed(encoder)
+    encoder = list_records(encoder)
     every = [*encoder, *(record for pair in decoder for record in pair if record is not None)]
     if not every:
         raise ValueError("flow needs at least one record; got none")
@@ -44,15 +44,15 @@ def flow_decoder(decoder: DecoderRecords, encoder: Records, start: Start) -> Flo
         check_decoder(decoder, encoder)
     else:
         check_self(encoder, encoder[-1].q.shape[2])
-    read = weights_of(start, decoder[-1][1] if decoder else encoder[-1])
+    read = weigh_start(start, decoder[-1][1] if decoder else encoder[-1])
     tokens = (encoder[0] if encoder else decoder[0][1]).k.shape[2]
     first = 1 + len(encoder) * tokens
     blocks = _blocks(decoder, encoder, read, first, tokens)
-    found = [
+    flows = [
         [_most(pipes, sink) for sink in range(first, first + tokens)]
         for pipes in (_pipes([(row, column, widths[i]) for row, column, widths in blocks]) for i in range(len(read)))
     ]
-    return torch.tensor(found, dtype=read.dtype, device=read.device)
+    return torch.tensor(flows, dtype=read.dtype, device=read.device)
 
 
 def _blocks(
@@ -109,10 +109,10 @@ def _most(pipes: Any, sink: int) -> float:
     total, unit, left = 0.0, 2.0**-29, pipes
     while True:
         units = np.clip(np.floor(np.asarray(left.data) / unit), 0, 2**30).astype(np.int32)
-        found = maximum_flow(csr_array((units, left.indices, left.indptr), shape=left.shape), 0, sink)
-        total += found.flow_value * unit
+        largest = maximum_flow(csr_array((units, left.indices, left.indptr), shape=left.shape), 0, sink)
+        total += largest.flow_value * unit
         missing = pipes.nnz * unit
         if missing < PRECISION:
             return total
-        left = csr_array(left - csr_array(found.flow) * unit)
+        left = csr_array(left - csr_array(largest.flow) * unit)
         unit = missing / 2**30

@@ -6,14 +6,14 @@ Maps are met a few rows at a time, as everywhere; one pass over them gives all n
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from pellucid.explain.chains import Records, listed
-from pellucid.explain.trace import Trace
+from pellucid.explain.chains import Records, list_records
+from pellucid.explain.trace import Layer, Trace
+from pellucid.layers.record import Record
 from pellucid.ops.exact import weight_blocks
 from pellucid.ops.positions import grid_positions
 
@@ -36,7 +36,7 @@ class LayerReport:
     """Cosine between the maps of two heads: 1 for the same map."""
 
 
-def head_report(layers: Trace | Records, grid: tuple[int, int] | None = None) -> tuple[LayerReport, ...]:
+def report_heads(layers: Trace | Records, grid: tuple[int, int] | None = None) -> tuple[LayerReport, ...]:
     """Of a trace, or of records as `watch` keeps them.
 
     grid: rows and columns of the patches, for records of self-attention over an image; its last tokens are the patches.
@@ -44,21 +44,13 @@ def head_report(layers: Trace | Records, grid: tuple[int, int] | None = None) ->
     if isinstance(layers, Trace):
         grids = {tokens.name: tokens.grid for tokens in layers.tokens}
         return tuple(
-            _report(
-                _Attention(each.name, each.q[None], each.k[None], each.mask, each.beta, each.causal),
-                grids[each.queries],
-                grids[each.keys],
-            )
-            for each in layers.layers
+            _report(each, each.q[None], each.k[None], grids[each.queries], grids[each.keys]) for each in layers.layers
         )
-    return tuple(
-        _report(_Attention(each.name, each.q, each.k, each.mask, each.beta, each.causal), grid, grid)
-        for each in listed(layers)
-    )
+    return tuple(_report(each, each.q, each.k, grid, grid) for each in list_records(layers))
 
 
 @dataclass(frozen=True, eq=False)
-class Health:
+class CaptionHealth:
     """Whether a captioner's maps of its words say anything. Shares, not percent.
 
     alarms says in sentences what is wrong; it is empty if all is well.
@@ -75,7 +67,7 @@ class Health:
     alarms: tuple[str, ...]
 
 
-def caption_health(maps: Sequence[Tensor], grid: tuple[int, int]) -> Health:
+def caption_health(maps: Sequence[Tensor], grid: tuple[int, int]) -> CaptionHealth:
     """Of the maps (words patches) of each picture, one or more of them; the patches of the grid alone.
 
     >>> even = torch.full((3, 16), 1 / 16)
@@ -111,29 +103,26 @@ def caption_health(maps: Sequence[Tensor], grid: tuple[int, int]) -> Health:
             f"{100 * centre:.0f} % of the mass lies in the middle of the picture, where an even map has "
             f"{100 * even_centre:.0f} %: they show the centre"
         )
-    return Health(between_words, between_pictures, centre, even_centre, tuple(alarms))
+    return CaptionHealth(between_words, between_pictures, centre, even_centre, tuple(alarms))
 
 
-class _Attention(NamedTuple):
-    name: str
-    q: Float[Tensor, "b h q d"]
-    k: Float[Tensor, "b g k d"]
-    mask: Tensor | None
-    beta: float
-    causal: bool
-
-
-def _report(record: _Attention, asking: tuple[int, int] | None, answering: tuple[int, int] | None) -> LayerReport:
-    b, h, queries, _ = record.q.shape
-    keys = record.k.shape[2]
+def _report(
+    layer: Layer | Record,
+    q: Float[Tensor, "b h q d"],
+    k: Float[Tensor, "b g k d"],
+    asking: tuple[int, int] | None,
+    answering: tuple[int, int] | None,
+) -> LayerReport:
+    b, h, queries, _ = q.shape
+    keys = k.shape[2]
     extra = None if answering is None else keys - answering[0] * answering[1]
     if extra is not None and extra < 0:
-        raise ValueError(f"record {record.name!r} has {keys} keys, expected the {answering} patches at least")
+        raise ValueError(f"record {layer.name!r} has {keys} keys, expected the {answering} patches at least")
     first = queries if asking is None or asking != answering else queries - asking[0] * asking[1]
     places = None if answering is None or first == queries else grid_positions(*answering).double()
-    entropy, far, near, lost = (record.q.new_zeros(b, h, dtype=torch.float64) for _ in range(4))
-    gram = record.q.new_zeros(b, h, h, dtype=torch.float64)
-    for rows, p in weight_blocks(record.q, record.k, record.mask, record.beta, record.causal):
+    entropy, far, near, lost = (q.new_zeros(b, h, dtype=torch.float64) for _ in range(4))
+    gram = q.new_zeros(b, h, h, dtype=torch.float64)
+    for rows, p in weight_blocks(q, k, layer.mask, layer.beta, layer.causal):
         p = p.double()
         entropy += torch.special.entr(p).sum((2, 3))
         gram += torch.einsum("bhqk,bgqk->bhg", p, p)
@@ -148,7 +137,7 @@ def _report(record: _Attention, asking: tuple[int, int] | None, answering: tuple
             near += among.sum((2, 3))
     lengths = gram.diagonal(dim1=1, dim2=2).sqrt()
     return LayerReport(
-        name=record.name,
+        name=layer.name,
         entropy=(entropy / queries).mean(0).cpu(),
         distance=None if places is None else (far / near).mean(0).cpu(),
         extra=None if extra is None else (lost / queries).mean(0).cpu(),

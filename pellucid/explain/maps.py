@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from pellucid.data.reader import PictureReader
 from pellucid.explain import chains
-from pellucid.explain.chains import Heads, Start
+from pellucid.explain.chains import HeadChoice, Start
 from pellucid.explain.flow import flow
 from pellucid.layers import watch
 from pellucid.layers.record import Record
@@ -110,7 +110,7 @@ class Look:
 
     @torch.enable_grad()
     def map(
-        self, method: Method, *, layer: int = -1, head: Heads = "mean", seed: int = 0, last: bool = False
+        self, method: Method, *, layer: int = -1, head: HeadChoice = "mean", seed: int = 0, last: bool = False
     ) -> Float[Tensor, "b t"]:
         """How much each token counts.
 
@@ -119,7 +119,7 @@ class Look:
         """
         match method:
             case "raw":
-                return chains.raw(layer_of(self.records, layer), self.start, head=head)
+                return chains.raw(pick_layer(self.records, layer), self.start, head=head)
             case "rollout":
                 return chains.rollout(self.records, self.start)
             case "flow":
@@ -164,7 +164,7 @@ def random_map(record: Record, seed: int) -> Float[Tensor, "b t"]:
     return torch.rand(b, tokens, generator=torch.Generator().manual_seed(seed)).to(record.k.device)
 
 
-def layer_of(records: Sequence[Record], layer: int) -> Record:
+def pick_layer(records: Sequence[Record], layer: int) -> Record:
     if not -len(records) <= layer < len(records):
         raise ValueError(f"layer is {layer}; expected one of 0…{len(records) - 1}, or −1 for the last")
     return records[layer]

@@ -10,15 +10,15 @@ from torch import Tensor
 from pellucid.data.tokenizer import START, CaptionTokenizer
 from pellucid.decode.captions import write_captions
 from pellucid.explain import chains
-from pellucid.explain.chains import Heads
+from pellucid.explain.chains import HeadChoice
 from pellucid.explain.flow import flow_decoder
 from pellucid.explain.maps import (
     METHODS,
     Map,
     Method,
     input_gradient,
-    layer_of,
     needs_gradient,
+    pick_layer,
     pixels_of,
     random_map,
 )
@@ -60,7 +60,14 @@ class WordLook:
 
     @torch.enable_grad()
     def map(
-        self, method: Method, word: int, *, layer: int = -1, head: Heads = "mean", seed: int = 0, last: bool = False
+        self,
+        method: Method,
+        word: int,
+        *,
+        layer: int = -1,
+        head: HeadChoice = "mean",
+        seed: int = 0,
+        last: bool = False,
     ) -> Float[Tensor, "b s"]:
         """How much each token of the image counts for one word.
 
@@ -70,7 +77,7 @@ class WordLook:
         cross = [record for _, record in self.decoder]
         match method:
             case "raw":
-                return chains.raw(layer_of(cross, layer), word, head=head)
+                return chains.raw(pick_layer(cross, layer), word, head=head)
             case "rollout":
                 return chains.rollout_decoder(self.decoder, self.encoder, word)[0]
             case "flow":
@@ -96,7 +103,7 @@ def explain_caption(
     caption: str | None = None,
     beam: int = 5,
     layer: int = -1,
-    head: Heads = "mean",
+    head: HeadChoice = "mean",
     seed: int = 0,
 ) -> tuple[Map, ...]:
     """How much each token of the image counts for each word that the model says, or would say of the given caption.

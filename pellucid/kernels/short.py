@@ -14,7 +14,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-LONGEST = 128
+LONGEST_SEQUENCE = 128
 WIDTHS = (16, 32, 64, 128)
 
 
@@ -27,7 +27,7 @@ def fits(q: Tensor, k: Tensor, v: Tensor) -> bool:
         and q.shape[1] == k.shape[1]
         and q.shape[-1] == k.shape[-1]
         and q.shape[-1] in WIDTHS
-        and max(q.shape[2], k.shape[2]) <= LONGEST
+        and max(q.shape[2], k.shape[2]) <= LONGEST_SEQUENCE
     )
 
 
@@ -112,10 +112,10 @@ def _tailed_weights(q, ka, kb, at_a, at_b, n, beta):
 
 @triton.jit
 @no_type_check
-def _tailed_slopes(wa, wb, given, va, vb, beta):
-    sa, sb = tl.dot(given, tl.trans(va)), tl.dot(given, tl.trans(vb))
+def _tailed_slopes(wa, wb, grad, va, vb, beta):
+    sa, sb = tl.dot(grad, tl.trans(va)), tl.dot(grad, tl.trans(vb))
     mean = (tl.sum(wa * sa, 1) + tl.sum(wb * sb, 1))[:, None]
-    return (wa * (sa - mean) * beta).to(given.dtype), (wb * (sb - mean) * beta).to(given.dtype)
+    return (wa * (sa - mean) * beta).to(grad.dtype), (wb * (sb - mean) * beta).to(grad.dtype)
 
 
 @triton.jit

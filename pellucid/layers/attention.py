@@ -1,14 +1,13 @@
 """Multi-head attention: the parameters, wired to `ops.attend`."""
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
 from pellucid.layers.cache import KeysValues, KVCache
-from pellucid.layers.linear import Linear
 from pellucid.layers.norm import RMSNorm
 from pellucid.ops import attend
-from pellucid.ops.linear import linear
 from pellucid.ops.positions import rotary_angles, rotate
 
 
@@ -81,10 +80,10 @@ class MultiHeadAttention(nn.Module):
             raise ValueError(f"without an output projection the heads give {heads} × {value_width}, expected {width}")
         self.width, self.heads, self.kv_heads = width, heads, kv_heads
         self.beta, self.rotary, self.dropout = beta, rotary, dropout
-        self.q = Linear(width, heads * key_width, bias=bias)
-        self.k = Linear(key_input, kv_heads * key_width, bias=bias)
-        self.v = Linear(value_input, kv_heads * value_width, bias=bias)
-        self.out = Linear(heads * value_width, width, bias=bias) if out else nn.Identity()
+        self.q = nn.Linear(width, heads * key_width, bias=bias)
+        self.k = nn.Linear(key_input, kv_heads * key_width, bias=bias)
+        self.v = nn.Linear(value_input, kv_heads * value_width, bias=bias)
+        self.out = nn.Linear(heads * value_width, width, bias=bias) if out else nn.Identity()
         self.q_norm = RMSNorm(key_width) if qk_norm else nn.Identity()
         self.k_norm = RMSNorm(key_width) if qk_norm else nn.Identity()
 
@@ -233,7 +232,7 @@ class MultiHeadAttention(nn.Module):
         _check_width(self.k, "key", x)
         weight = torch.cat([self.q.weight, self.k.weight, self.v.weight])
         bias = None if self.q.bias is None else torch.cat([self.q.bias, self.k.bias, self.v.bias])
-        parts = linear(x, weight, bias).split([each.out_features for each in (self.q, self.k, self.v)], dim=-1)
+        parts = F.linear(x, weight, bias).split([each.out_features for each in (self.q, self.k, self.v)], dim=-1)
         heads = (self.heads, self.kv_heads, self.kv_heads)
         q, k, v = (_split_heads(part, h) for part, h in zip(parts, heads, strict=True))
         return q, k, v

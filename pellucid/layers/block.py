@@ -8,7 +8,7 @@ Which one is an explicit choice: neither is the default.
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from jaxtyping import Float
@@ -63,6 +63,8 @@ class _Block(nn.Module):
     kv_heads, qk_norm, rotary: as in MultiHeadAttention.
     """
 
+    reads_context = False
+
     def __init__(
         self,
         width: int,
@@ -81,7 +83,6 @@ class _Block(nn.Module):
         kv_heads: int | None = None,
         qk_norm: bool = False,
         rotary: float | None = None,
-        cross: bool = False,
     ):
         super().__init__()
         if norm not in ("pre", "post"):
@@ -91,7 +92,7 @@ class _Block(nn.Module):
         self.attention = MultiHeadAttention(width, heads, rotary=rotary, **shared)
         self.attention_norm = make_norm(norm_kind, width, eps=norm_eps)
         self.attention_scale = _scale(width, layer_scale)
-        if cross:
+        if self.reads_context:
             self.cross_attention = MultiHeadAttention(width, heads, **shared)
             self.cross_attention_norm = make_norm(norm_kind, width, eps=norm_eps)
             self.cross_attention_scale = _scale(width, layer_scale)
@@ -120,9 +121,6 @@ class EncoderBlock(_Block):
     >>> block(torch.randn(2, 10, 512)).shape
     torch.Size([2, 10, 512])
     """
-
-    def __init__(self, width: int, heads: int = 8, *, norm: Placement, **options: Any):
-        super().__init__(width, heads, norm=norm, **options)
 
     def forward(
         self,
@@ -158,8 +156,7 @@ class DecoderBlock(_Block):
     torch.Size([6, 7, 512])
     """
 
-    def __init__(self, width: int, heads: int = 8, *, norm: Placement, **options: Any):
-        super().__init__(width, heads, norm=norm, cross=True, **options)
+    reads_context = True
 
     def forward(
         self,

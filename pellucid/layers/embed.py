@@ -4,12 +4,11 @@ import math
 from typing import Literal
 
 import torch
+import torch.nn.functional as F
 from einops import rearrange
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from pellucid.layers.linear import Linear
-from pellucid.ops.linear import linear
 from pellucid.ops.positions import interpolate, sinusoidal, sinusoids
 
 Stem = Literal["linear", "conv", "deep"]
@@ -33,7 +32,7 @@ class PatchEmbed(nn.Module):
             raise ValueError(f"patch is {self.patch}; expected one pixel or more")
         self.channels, self.width, self.stem = channels, width, stem
         if stem == "linear":
-            self.project = Linear(channels * math.prod(self.patch), width)
+            self.project = nn.Linear(channels * math.prod(self.patch), width)
         elif stem in ("conv", "deep"):
             self.project = _halving_stem(self.patch, channels, width, deep=stem == "deep")
         else:
@@ -115,7 +114,7 @@ class TokenEmbedding(nn.Module):
         return self.table(tokens) * self.scale
 
     def logits(self, x: Float[Tensor, "b t d"]) -> Float[Tensor, "b t v"]:
-        return linear(x, self.table.weight)
+        return F.linear(x, self.table.weight)
 
 
 class SinusoidalPositions(nn.Module):

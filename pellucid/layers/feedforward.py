@@ -6,8 +6,6 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from pellucid.layers.linear import Linear
-
 Activation = Literal["relu", "gelu", "swiglu"]
 
 
@@ -28,10 +26,10 @@ class FeedForward(nn.Module):
             raise ValueError(f"activation is {activation!r}; expected 'relu', 'gelu' or 'swiglu'")
         hidden = 4 * width if hidden is None else hidden
         self.activation = activation
-        self.inner = Linear(width, hidden, bias=bias)
-        self.gate = Linear(width, hidden, bias=bias) if activation == "swiglu" else None
+        self.inner = nn.Linear(width, hidden, bias=bias)
+        self.gate = nn.Linear(width, hidden, bias=bias) if activation == "swiglu" else None
         self.dropout = nn.Dropout(dropout) if dropout else nn.Identity()
-        self.outer = Linear(hidden, width, bias=bias)
+        self.outer = nn.Linear(hidden, width, bias=bias)
 
     def forward(self, x: Float[Tensor, "b t d"]) -> Float[Tensor, "b t d"]:
         if self.gate is not None:

@@ -13,10 +13,10 @@ from pellucid.ops import summaries
 from pellucid.ops.exact import share_heads, weight_blocks
 from pellucid.ops.summaries import Selection, TopK, Transposed
 
-Part = Literal["q", "k", "v", "output"]
-PARTS: tuple[Part, ...] = ("q", "k", "v", "output")
+RecordPart = Literal["q", "k", "v", "output"]
+RECORD_PARTS: tuple[RecordPart, ...] = ("q", "k", "v", "output")
 # The tensors as the model holds them, and how their gradient is brought into the record's shape.
-Live = dict[Part, tuple[Tensor, Callable[[Tensor], Tensor]]]
+Live = dict[RecordPart, tuple[Tensor, Callable[[Tensor], Tensor]]]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -74,7 +74,7 @@ class Record:
         """Pᵀ·x: what each key hands back when every query sends out its x."""
         return summaries.apply_transposed(self.q, self.k, x, **self._how, impl=impl)
 
-    def gradient(self, of: Part) -> Tensor:
+    def gradient(self, of: RecordPart) -> Tensor:
         """The gradient that the last backward pass left on q, k, v or the output."""
         if self.live is None:
             raise ValueError(f"{self._who} keeps no gradients; use watch(model, gradients=True)")
@@ -102,7 +102,7 @@ class Record:
 
         The error is that of the worst row, relative to the root mean square of the rows.
         """
-        for part in PARTS:
+        for part in RECORD_PARTS:
             self._check_finite(part, getattr(self, part))
         error, allowed = self._error(), self._rounding()
         if error <= allowed:

@@ -12,7 +12,7 @@ from pellucid.layers.record import Record
 
 
 @dataclass(frozen=True)
-class Line:
+class ShapeLine:
     """One intermediate: `where` the attention is, its name, its equation, the legend of its axes and its shape."""
 
     where: str
@@ -26,7 +26,7 @@ class Line:
 class ShapeTable:
     """Prints as a table; `lines` holds the same as data."""
 
-    lines: tuple[Line, ...]
+    lines: tuple[ShapeLine, ...]
 
     def __iter__(self):
         return iter(self.lines)
@@ -49,7 +49,7 @@ class ShapeTable:
 
 
 @dataclass(frozen=True)
-class Tokens:
+class TokenShapes:
     """Shapes of the tokens that a module was called with; crossing: keys are made from other tokens than queries."""
 
     query: tuple[int, ...]
@@ -57,18 +57,20 @@ class Tokens:
     crossing: bool
 
     @classmethod
-    def among(cls, inputs: list[Any]) -> "Tokens | None":
+    def among(cls, inputs: list[Any]) -> "TokenShapes | None":
         """The tokens among a module's inputs, where they can be told."""
-        given = [x for x in inputs if isinstance(x, Tensor) and x.ndim == 3 and x.is_floating_point()]
-        if not given:
+        tokens = [x for x in inputs if isinstance(x, Tensor) and x.ndim == 3 and x.is_floating_point()]
+        if not tokens:
             return None
-        context = tuple(given[1].shape) if len(given) > 1 and given[1] is not given[0] else None
+        context = tuple(tokens[1].shape) if len(tokens) > 1 and tokens[1] is not tokens[0] else None
         return cls(
-            tuple(given[0].shape), context, context is not None or any(isinstance(x, KeysValues) for x in inputs)
+            tuple(tokens[0].shape), context, context is not None or any(isinstance(x, KeysValues) for x in inputs)
         )
 
 
-def describe(record: Record, module: nn.Module, tokens: Tokens | None, *, columns: bool = False) -> list[Line]:
+def list_shapes(
+    record: Record, module: nn.Module, tokens: TokenShapes | None, *, columns: bool = False
+) -> list[ShapeLine]:
     """The lines of one attention. Columns: tokens are columns, Q = W·X, and a batch of one is not written."""
     b, h, n_q, d = record.q.shape
     g, n_k, e = record.k.shape[1], record.k.shape[2], record.v.shape[3]
@@ -76,7 +78,7 @@ def describe(record: Record, module: nn.Module, tokens: Tokens | None, *, column
     crossing = tokens is not None and tokens.crossing
     source = "C" if crossing else "X"
     beta = "1/√" + str(d) if math.isclose(record.beta, d**-0.5) else f"{record.beta:.4g}"
-    lines: list[Line] = []
+    lines: list[ShapeLine] = []
 
     def add(name: str, row: str, column: str, axes: str, shape: tuple[int, ...], batched: bool = True) -> None:
         """axes and shape are given for rows; in columns the token axis goes last and the feature axis before it."""
@@ -86,7 +88,7 @@ def describe(record: Record, module: nn.Module, tokens: Tokens | None, *, column
             axes, shape = " ".join(names[i] for i in order), tuple(shape[i] for i in order)
             if batched and shape[0] == 1:
                 axes, shape = axes.removeprefix("b "), shape[1:]
-        lines.append(Line(record.name, name, column if columns else row, axes, shape))
+        lines.append(ShapeLine(record.name, name, column if columns else row, axes, shape))
 
     batch_first = True
     if tokens is not None:

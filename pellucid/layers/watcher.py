@@ -22,9 +22,9 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from pellucid.layers.attention import MultiHeadAttention
-from pellucid.layers.record import PARTS, Live, Record
-from pellucid.layers.shapes import ShapeTable, Tokens, describe
-from pellucid.ops.attention import autocasted, observed_by
+from pellucid.layers.record import RECORD_PARTS, Live, Record
+from pellucid.layers.shapes import ShapeTable, TokenShapes, list_shapes
+from pellucid.ops.attention import observed_by, to_autocast
 from pellucid.ops.checks import resolve_beta
 
 _SOFTMAX = frozenset({torch.softmax, torch.special.softmax, F.softmax, Tensor.softmax})
@@ -42,7 +42,7 @@ class Seen(Mapping[str, Record]):
     def __init__(self, model: nn.Module):
         self._model = model
         self._records: dict[str, Record] = {}
-        self._tokens: dict[str, Tokens] = {}
+        self._tokens: dict[str, TokenShapes] = {}
         self.own_softmax: list[str] = []  # modules that took a softmax of their own, which can't be recorded
 
     def __getitem__(self, name: str) -> Record:
@@ -65,7 +65,7 @@ class Seen(Mapping[str, Record]):
         """Check every record and return the largest error."""
         return max((record.check() for record in self.values()), default=0.0)
 
-    def _add(self, record: Record, tokens: Tokens | None) -> None:
+    def _add(self, record: Record, tokens: TokenShapes | None) -> None:
         self._records[record.name] = record
         if tokens is not None:
             self._tokens[record.name] = tokens
@@ -75,7 +75,7 @@ class Seen(Mapping[str, Record]):
         lines = []
         for name, record in self.items():
             module = self._model.get_submodule(name.partition("#")[0])
-            lines += describe(record, module, self._tokens.get(name), columns=columns)
+            lines += list_shapes(record, module, self._tokens.get(name), columns=columns)
         return ShapeTable(tuple(lines))
 
 
@@ -164,11 +164,11 @@ class _Theirs(TorchFunctionMode):
         unwatched = {**vars(F), "has_torch_function": lambda tensors: False}
         inner = FunctionType(original.__code__, unwatched, original.__name__, original.__defaults__)
         inner.__kwdefaults__ = original.__kwdefaults__
-        given = _MHA_SIGNATURE.bind(*args, **kwargs)
-        given.apply_defaults()
-        if given.arguments["need_weights"]:  # it multiplies the matrices itself instead of calling the kernel
-            dropout = given.arguments["dropout_p"] if given.arguments["training"] else 0.0
-            self._eager = _EagerHeads(given.arguments["num_heads"], dropout)
+        call = _MHA_SIGNATURE.bind(*args, **kwargs)
+        call.apply_defaults()
+        if call.arguments["need_weights"]:  # it multiplies the matrices itself instead of calling the kernel
+            dropout = call.arguments["dropout_p"] if call.arguments["training"] else 0.0
+            self._eager = _EagerHeads(call.arguments["num_heads"], dropout)
         try:
             with self:
                 return inner(*args, **kwargs)
@@ -215,7 +215,7 @@ class _Recorder:
         if not self.gradients:
             live = None
         else:
-            live = live or {part: (x, _four_axes) for part, x in zip(PARTS, (q, k, v, out), strict=True)}
+            live = live or {part: (x, _four_axes) for part, x in zip(RECORD_PARTS, (q, k, v, out), strict=True)}
             if not live["output"][0].requires_grad:
                 raise ValueError(
                     f"watch(gradients=True): the output of {name!r} carries no gradient; run the model outside "
@@ -227,7 +227,7 @@ class _Recorder:
         if mask is not None and q.ndim != 4:
             mask = _four_axes(mask if q.ndim < 4 else mask.expand(*q.shape[:-2], *mask.shape[-2:]))
         if torch.is_autocast_enabled(out.device.type):  # what the kernel rounded, the record must round
-            q, k, v = autocasted(q), autocasted(k), autocasted(v)
+            q, k, v = to_autocast(q), to_autocast(k), to_autocast(v)
         q, k, v, out = (_four_axes(x).detach() for x in (q, k, v, out))
         if q.shape[0] != k.shape[0]:  # PyTorch's kernel lets one sequence stand for a whole batch
             b = max(q.shape[0], k.shape[0])
@@ -236,7 +236,7 @@ class _Recorder:
         record = Record(name, q, k, v, mask, beta, causal, dropout, out, live)
         self.seen._add(record, tokens)
 
-    def _owner(self) -> tuple[str, Tokens | None] | None:
+    def _owner(self) -> tuple[str, TokenShapes | None] | None:
         """The innermost module of the model on the call stack, and what it was called with."""
         frame, name, module = sys._getframe(3), None, None  # the nearest three are this file's own
         while frame is not None:
@@ -245,7 +245,7 @@ class _Recorder:
                 name, module = self.names[id(mine)], mine
             if name is not None and mine is module and frame.f_code.co_name == "_call_impl":  # of nn.Module
                 inputs = frame.f_locals
-                return name, Tokens.among([*inputs.get("args", ()), *inputs.get("kwargs", {}).values()])
+                return name, TokenShapes.among([*inputs.get("args", ()), *inputs.get("kwargs", {}).values()])
             frame = frame.f_back
         return None if name is None else (name, None)
 

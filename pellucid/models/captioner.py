@@ -10,7 +10,6 @@ from torch import Tensor, nn
 from pellucid.layers import DecoderBlock, DecoderCache, KVCache, LearnedPositions, SinusoidalPositions, TokenEmbedding
 from pellucid.layers.block import Placement
 from pellucid.layers.feedforward import Activation
-from pellucid.layers.linear import Linear
 from pellucid.layers.norm import NormKind, make_norm
 from pellucid.models.init import initialise
 from pellucid.models.pretrained import Pretrained
@@ -115,7 +114,7 @@ class CaptionDecoder(nn.Module):
             for i in range(c.layers)
         )
         self.norm = make_norm(c.norm_kind, width) if c.norm == "pre" else nn.Identity()
-        self.output = None if c.tied else Linear(width, c.vocabulary)
+        self.output = None if c.tied else nn.Linear(width, c.vocabulary)
         initialise(self, zero_branches=c.zero_branches)
 
     def forward(
@@ -134,8 +133,8 @@ class CaptionDecoder(nn.Module):
             positions = None
         x = self.dropout(x)
         for i, block in enumerate(self.blocks):
-            kept = None if cache is None else cache[i]
-            x = block(x, context, mask, causal=causal, positions=positions, cache=kept)
+            own = None if cache is None else cache[i]
+            x = block(x, context, mask, causal=causal, positions=positions, cache=own)
         x = self.norm(x)
         return self.embedding.logits(x) if self.output is None else self.output(x)
 

@@ -17,7 +17,6 @@ from pellucid.layers import (
 )
 from pellucid.layers.block import Placement
 from pellucid.layers.feedforward import Activation
-from pellucid.layers.linear import Linear
 from pellucid.layers.norm import NormKind, make_norm
 from pellucid.models.init import initialise
 
@@ -119,7 +118,7 @@ class Transformer(nn.Module):
         self.dropout = nn.Dropout(config.dropout)
         self.encoder = Encoder(config)
         self.decoder = Decoder(config)
-        self.output = None if config.tied else Linear(config.width, target_vocabulary)
+        self.output = None if config.tied else nn.Linear(config.width, target_vocabulary)
         initialise(self)
 
     def forward(
@@ -185,8 +184,8 @@ def _block_options(config: TransformerConfig) -> dict:
 
 
 def _final_norm(config: TransformerConfig) -> nn.Module:
-    wanted = config.norm == "pre" if config.final_norm is None else config.final_norm
-    return make_norm(config.norm_kind, config.width) if wanted else nn.Identity()
+    has_norm = config.norm == "pre" if config.final_norm is None else config.final_norm
+    return make_norm(config.norm_kind, config.width) if has_norm else nn.Identity()
 
 
 def _positions(config: TransformerConfig) -> nn.Module:

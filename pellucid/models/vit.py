@@ -207,7 +207,7 @@ class ViT(nn.Module, Pretrained[ViTConfig], config_class=ViTConfig):
         elif self.config.positions == "sinusoidal":
             x = x + sinusoidal_2d(*grid, self.config.width, device=x.device, dtype=x.dtype).flatten(0, 1)
         places = grid_positions(*grid, device=x.device) if self.config.positions == "rotary" else None
-        x, places = self._some(x, places)
+        x, places = self._drop_tokens(x, places)
         for tokens in (self.register_tokens, self.class_token):
             x = x if tokens is None else tokens(x)
         if places is not None:  # tokens of no patch stand at the origin, where nothing turns
@@ -217,7 +217,7 @@ class ViT(nn.Module, Pretrained[ViTConfig], config_class=ViTConfig):
             x = block(x, positions=places, read=read if i == len(self.blocks) - 1 else None)
         return x
 
-    def _some(self, x: Float[Tensor, "b t d"], places: Tensor | None) -> tuple[Tensor, Tensor | None]:
+    def _drop_tokens(self, x: Float[Tensor, "b t d"], places: Tensor | None) -> tuple[Tensor, Tensor | None]:
         """In training with drop_token: for each image, a random choice of its patches, in their order."""
         if not self.training or self.config.drop_token == 0.0:
             return x, places

@@ -22,7 +22,7 @@ from pellucid.ops.exact import share_heads, weight_blocks, weight_rows
 from pellucid.ops.listed import attend_listed, takes_lists
 
 Impl = Literal["auto", "reference", "fused", "triton"]
-FEW = 16  # queries; up to here the formula takes a sixth to three quarters of the kernel's time on an H200
+FEW_QUERIES = 16  # up to here the formula takes a sixth to three quarters of the kernel's time on an H200
 _HAS_TRITON = importlib.util.find_spec("triton") is not None
 Mask = Bool[Tensor, "..."] | Float[Tensor, "..."] | None
 
@@ -67,47 +67,32 @@ def attend(
         raise ValueError(f"impl is {impl!r}; expected 'auto', 'reference', 'fused' or 'triton'")
     beta = resolve_beta(beta, q.shape[-1])
     if torch.is_autocast_enabled(q.device.type):
-        q, k, v = autocasted(q), autocasted(k), autocasted(v)
+        q, k, v = to_autocast(q), to_autocast(k), to_autocast(v)
     if listed is not None:
         check_list(listed, q)
         alone = impl == "auto" and mask is None and not (causal or dropout or math.isinf(beta) or _observers)
         if alone and takes_lists(q, k, v, listed):
             return attend_listed(q, k, v, listed, beta)
         mask = masks.combine(mask, masks.listed(listed, k.shape[2]))
-    wanted = impl == "triton" or (
-        impl == "auto" and torch.compiler.is_compiling()
-    )  # eager calls of it cost 100 µs each
-    if wanted and _is_short(q, k, v, mask, beta, causal, dropout):
-        from pellucid.kernels.short import short_attention
-
-        out = short_attention(q, k, v, beta)
-    elif impl == "triton":
-        raise ValueError(
-            "impl='triton' needs CUDA tensors of float16 or bfloat16, up to 128 tokens, heads 16, 32, 64 or 128 wide, "
-            "no mask and no dropout; use impl='fused'"
-        )
-    else:
-        few = impl == "auto" and _are_few(q, k, v)
-        run = _reference if few or impl == "reference" else _fused
-        out = run(q, k, v, mask, beta, causal, dropout)
+    out = _run(impl, q, k, v, mask, beta, causal, dropout)
     if not torch.compiler.is_compiling():  # so that somebody else's watching never touches a compiled graph
         for observe in _observers:
             observe(q, k, v, mask, beta, causal, dropout, out)
     return out
 
 
-def autocasted(x: Tensor) -> Tensor:
+def to_autocast(x: Tensor) -> Tensor:
     """x as PyTorch's kernel gets it under autocast, which rounds everything but float64."""
     return x if x.dtype == torch.float64 else x.to(torch.get_autocast_dtype(x.device.type))
 
 
-Observer = Callable[[Tensor, Tensor, Tensor, Tensor | None, float, bool, float, Tensor], None]
-_observers: tuple[Observer, ...] = ()
+AttentionObserver = Callable[[Tensor, Tensor, Tensor, Tensor | None, float, bool, float, Tensor], None]
+_observers: tuple[AttentionObserver, ...] = ()
 _observers_lock = threading.Lock()
 
 
 @contextmanager
-def observed_by(observe: Observer) -> Iterator[None]:
+def observed_by(observe: AttentionObserver) -> Iterator[None]:
     """While the block runs, every call of attend, in any thread, is shown to `observe`: what came in and went out."""
     global _observers
     with _observers_lock:
@@ -119,9 +104,28 @@ def observed_by(observe: Observer) -> Iterator[None]:
             _observers = tuple(other for other in _observers if other is not observe)
 
 
-def observed() -> bool:
+def has_observers() -> bool:
     """Whether anybody is shown the calls of attend; what replays a graph must then run them one by one."""
     return bool(_observers)
+
+
+def _run(
+    impl: Impl, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, beta: float, causal: bool, dropout: float
+) -> Tensor:
+    """The call by the implementation that was asked for, or by the one that suits it."""
+    # An eager call of ours costs 100 µs.
+    may_be_short = impl == "triton" or (impl == "auto" and torch.compiler.is_compiling())
+    if may_be_short and _is_short(q, k, v, mask, beta, causal, dropout):
+        from pellucid.kernels.short import short_attention
+
+        return short_attention(q, k, v, beta)
+    if impl == "triton":
+        raise ValueError(
+            "impl='triton' needs CUDA tensors of float16 or bfloat16, up to 128 tokens, heads 16, 32, 64 or 128 wide, "
+            "no mask and no dropout; use impl='fused'"
+        )
+    by_formula = impl == "reference" or (impl == "auto" and _are_few(q, k, v))
+    return (_reference if by_formula else _fused)(q, k, v, mask, beta, causal, dropout)
 
 
 def _is_short(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, beta: float, causal: bool, dropout: float) -> bool:
@@ -135,7 +139,7 @@ def _is_short(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, beta: float,
 
 def _are_few(q: Tensor, k: Tensor, v: Tensor) -> bool:
     """Whether the map is sooner built than avoided: in float32 the kernel computes 64 queries, however few ask."""
-    few = q.is_cuda and q.dtype == torch.float32 and q.shape[2] <= FEW
+    few = q.is_cuda and q.dtype == torch.float32 and q.shape[2] <= FEW_QUERIES
     return few and not is_learned(q, k, v) and not torch.compiler.is_compiling()
 
 

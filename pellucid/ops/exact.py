@@ -18,7 +18,7 @@ from pellucid.ops.checks import check_attention, resolve_beta
 # Numbers in one block of rows: 4 MB on a CPU. No size is best everywhere (LOG.md); a GPU wants larger launches.
 _BLOCK_NUMBERS = {"cpu": 2**20, "cuda": 2**25}
 
-Rows = slice | Int[Tensor, " n"]
+RowIndex = slice | Int[Tensor, " n"]
 
 
 def scores(q: Tensor, k: Tensor, *, beta: float | None = None) -> Float[Tensor, "b h q k"]:
@@ -54,7 +54,7 @@ def weight_rows(
     mask: Float[Tensor, "..."] | Bool[Tensor, "..."] | None,
     beta: float,
     causal: bool,
-    rows: Rows,
+    rows: RowIndex,
     dtype: torch.dtype | None = None,
 ) -> Float[Tensor, "b h n k"]:
     """The chosen rows of the map. The inputs have been checked."""

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from pellucid.ops.attention import attend
 from pellucid.ops.checks import check_attention, resolve_beta
-from pellucid.ops.exact import Rows, share_heads, weight_blocks, weight_rows
+from pellucid.ops.exact import RowIndex, share_heads, weight_blocks, weight_rows
 
 Transposed = Literal["blocks", "fused"]
 Selection = slice | Sequence[int] | Int[Tensor, " n"] | None
@@ -77,14 +77,14 @@ def weights(
     check_attention(q, k, mask=mask)
     h, g = q.shape[1], k.shape[1]
     if heads is not None:
-        chosen = _index("h (heads)", heads, h, q.device)
-        q = q[:, chosen]
+        index = _index("h (heads)", heads, h, q.device)
+        q = q[:, index]
         # Each chosen query head keeps the key head of its group.
-        k = k[:, torch.arange(h, device=q.device)[chosen] // (h // g)]
+        k = k[:, torch.arange(h, device=q.device)[index] // (h // g)]
         if mask is not None and mask.ndim >= 3 and mask.shape[-3] != 1:
-            mask = mask[..., chosen, :, :]
-    picked = slice(None) if queries is None else _index("q (queries)", queries, q.shape[2], q.device)
-    return weight_rows(q, k, mask, resolve_beta(beta, q.shape[-1]), causal, picked)
+            mask = mask[..., index, :, :]
+    rows = slice(None) if queries is None else _index("q (queries)", queries, q.shape[2], q.device)
+    return weight_rows(q, k, mask, resolve_beta(beta, q.shape[-1]), causal, rows)
 
 
 def column_mass(
@@ -128,10 +128,10 @@ def mean_distance(
             raise ValueError(f"axis {axis}: coordinates have shape {list(places.shape)}, expected [{n}, axes]")
     start, end = queries_at.to(q.device).double(), keys_at.to(q.device).double()
 
-    def spread(p: Tensor, chosen: slice) -> Tensor:
+    def spread(p: Tensor, rows: slice) -> Tensor:
         # A float32 row sums to one within 4e-7, which a distance of 100 would show: divide by what it sums to.
         p = p.double()
-        return (p * torch.cdist(start[chosen], end)).sum(-1) / p.sum(-1).clamp(min=0.5)
+        return (p * torch.cdist(start[rows], end)).sum(-1) / p.sum(-1).clamp(min=0.5)
 
     return _each_row(spread, q, k, mask, beta, causal)
 
@@ -144,8 +144,8 @@ def topk(
         raise ValueError(f"n is {n}; expected 1…{k.shape[2]}, the number of keys")
     check_attention(q, k, mask=mask)
     top = TopK(_room(q, n), _room(q, n, dtype=torch.long))
-    for chosen, p in weight_blocks(q, k, mask, resolve_beta(beta, q.shape[-1]), causal):
-        top.weights[:, :, chosen], top.keys[:, :, chosen] = p.topk(n, dim=-1)
+    for rows, p in weight_blocks(q, k, mask, resolve_beta(beta, q.shape[-1]), causal):
+        top.weights[:, :, rows], top.keys[:, :, rows] = p.topk(n, dim=-1)
     return top
 
 
@@ -187,8 +187,8 @@ def apply_transposed(
     if impl != "blocks":
         raise ValueError(f"impl is {impl!r}; expected 'blocks' or 'fused'")
     total = None
-    for chosen, p in weight_blocks(q, k, mask, resolve_beta(beta, q.shape[-1]), causal):
-        part = p.mT @ x[:, :, chosen].to(p.dtype)
+    for rows, p in weight_blocks(q, k, mask, resolve_beta(beta, q.shape[-1]), causal):
+        part = p.mT @ x[:, :, rows].to(p.dtype)
         total = part if total is None else total.add_(part)
     if total is None:
         return x.new_zeros(*x.shape[:2], k.shape[2], x.shape[3])
@@ -248,10 +248,10 @@ def _each_row(
     causal: bool,
 ) -> Float[Tensor, "b h q"]:
     check_attention(q, k, mask=mask)
-    found = _room(q)
-    for chosen, p in weight_blocks(q, k, mask, resolve_beta(beta, q.shape[-1]), causal):
-        found[:, :, chosen] = summarise(p, chosen)
-    return found
+    summary = _room(q)
+    for rows, p in weight_blocks(q, k, mask, resolve_beta(beta, q.shape[-1]), causal):
+        summary[:, :, rows] = summarise(p, rows)
+    return summary
 
 
 def _room(q: Tensor, *axes: int, dtype: torch.dtype | None = None) -> Tensor:
@@ -274,10 +274,10 @@ def _value_gradient(
     return torch.autograd.grad(mixed, v, x.to(q.dtype))[0]
 
 
-def _index(axis: str, chosen: Selection, size: int, device: torch.device) -> Rows:
-    if isinstance(chosen, slice):
-        return chosen
-    index = torch.as_tensor(chosen, dtype=torch.long, device=device)
+def _index(axis: str, selection: Selection, size: int, device: torch.device) -> RowIndex:
+    if isinstance(selection, slice):
+        return selection
+    index = torch.as_tensor(selection, dtype=torch.long, device=device)
     if index.ndim != 1:
         raise ValueError(f"axis {axis}: the selection must be a list of integers; got shape {list(index.shape)}")
     if index.numel() and not (-size <= int(index.min()) and int(index.max()) < size):

@@ -20,9 +20,10 @@ SHIPPED = Path(hub.__file__).parent / "weights"
 KINDS: tuple[type[Ready], ...] = (ReadyClassifier, ReadyCaptioner)
 
 
-def load(source: str | Path, *, device: torch.device | str = "cpu", module: nn.Module | None = None) -> Ready:
+def load(source: str | Path, *, device: torch.device | str = "cpu", module: nn.Module | None = None) -> Any:
     """A model to ask: of a run (its best weights, else its last), of a saved folder, or a shipped one.
 
+    What comes is a `ReadyClassifier` or a `ReadyCaptioner`, as its kind is.
     module: for the run of a module of one's own, such a module; it gets the run's weights.
 
     >>> model = load("vit-cifar10")

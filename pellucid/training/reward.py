@@ -10,8 +10,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-LONGEST = 4  # words in an n-gram
-SIGMA = 6.0
+from pellucid.evaluation.captions import CIDER_SIGMA, LONGEST_NGRAM
+
 NOTHING = -1  # where no n-gram begins
 
 
@@ -22,11 +22,11 @@ class Reward:
     """
 
     def __init__(self, references: Int[Tensor, "images r t"], *, vocabulary: int, pad: int):
-        if vocabulary**LONGEST >= 2**63:
+        if vocabulary**LONGEST_NGRAM >= 2**63:
             raise ValueError(f"the vocabulary has {vocabulary:,} tokens; expected fewer than {int(2 ** (63 / 4)):,}")
         self.vocabulary, self.pad = vocabulary, pad
         self.there = (references != pad).any(-1)
-        self.keys = [self._keys(references, n) for n in range(1, LONGEST + 1)]
+        self.keys = [self._keys(references, n) for n in range(1, LONGEST_NGRAM + 1)]
         self.log_images = math.log(len(references))
         self.tables = [_document_frequencies(keys.flatten(1)) for keys in self.keys]
         self.pairs = (self.keys[1] != NOTHING).sum(-1)
@@ -35,7 +35,7 @@ class Reward:
     def __call__(self, image: Int[Tensor, " b"], captions: Int[Tensor, "b k t"]) -> Float[Tensor, "b k"]:
         """CIDEr-D of k captions of each image; captions hold the end token, then PAD."""
         there = self.there[image]
-        keys = [self._keys(captions, n) for n in range(1, LONGEST + 1)]
+        keys = [self._keys(captions, n) for n in range(1, LONGEST_NGRAM + 1)]
         pairs = (keys[1] != NOTHING).sum(-1)
         total = torch.zeros(*captions.shape[:2], there.shape[1], device=captions.device)
         for n, mine in enumerate(keys):
@@ -48,8 +48,8 @@ class Reward:
             norms = self._norm(mine, n)[:, :, None] * self.norms[image][:, None, :, n]
             total += torch.where(norms > 0, value / norms.clamp(min=1e-12), value)
         apart = (pairs[:, :, None] - self.pairs[image][:, None]).float()
-        total = total * torch.exp(-apart.square() / (2 * SIGMA**2)) * there[:, None]
-        return 10.0 / LONGEST * total.sum(-1) / there.sum(-1)[:, None]
+        total = total * torch.exp(-apart.square() / (2 * CIDER_SIGMA**2)) * there[:, None]
+        return 10.0 / LONGEST_NGRAM * total.sum(-1) / there.sum(-1)[:, None]
 
     def _keys(self, tokens: Int[Tensor, "*rows t"], n: int) -> Int[Tensor, "*rows places"]:
         """A number for the n-gram at each place, different for different n-grams; NOTHING where none is whole."""

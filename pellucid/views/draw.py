@@ -13,7 +13,7 @@ from jaxtyping import Float, UInt8
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from pellucid.explain.heads import head_report
+from pellucid.explain.heads import report_heads
 from pellucid.explain.timelapse import Moment
 from pellucid.explain.trace import Layer, Map, Trace
 from pellucid.views.captions import caption_figure, percent
@@ -216,7 +216,7 @@ def draw_head_report(trace: Trace) -> Figure:
     Of a classifier the self-attention, of a captioner the cross-attention, which has no distance.
     """
     image, layers = image_of(trace), tuple(onto_image(trace))
-    report = head_report(replace(trace, layers=layers))
+    report = report_heads(replace(trace, layers=layers))
     (rows, columns), most = grid_of(image), math.log(len(image.labels))
     entropy = _table([each.entropy for each in report])
     measures = [Measure("entropy", f"nats; all alike: {most:.2f}", entropy, 0.0, most)]
