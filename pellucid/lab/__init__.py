@@ -1,8 +1,8 @@
 """Every claim about attention, run and measured: experiments, and the ledger of what they decide.
 
 >>> from pellucid import lab
->>> result = lab.EXPERIMENTS["graph"]()
->>> [(claim.id, claim.verdict, claim.failures()) for claim in result.claims][:1]
+>>> outcome = lab.EXPERIMENTS["graph"]()
+>>> [(claim.id, claim.verdict, claim.failures()) for claim in outcome.claims][:1]
 [('graph.complete', 'true', [])]
 """
 
@@ -30,8 +30,9 @@ from pellucid.lab import (
     temperature,
     testing,
 )
-from pellucid.lab.frame import Case, Claim, Experiment, Result, Verdict
-from pellucid.lab.panels import draw
+from pellucid.lab.claims import Case, Claim, Verdict
+from pellucid.lab.frame import Experiment, Outcome
+from pellucid.lab.panels import draw_panels
 
 # In an order that teaches: from one softmax to trained models.
 EXPERIMENTS: dict[str, Experiment] = {
@@ -43,7 +44,7 @@ EXPERIMENTS: dict[str, Experiment] = {
     for experiment in room.EXPERIMENTS
 }  # fmt: skip
 
-__all__ = ["EXPERIMENTS", "Case", "Claim", "Experiment", "Result", "Verdict", "draw", "experiment"]
+__all__ = ["EXPERIMENTS", "Case", "Claim", "Experiment", "Outcome", "Verdict", "draw_panels", "experiment"]
 
 
 def experiment(name: str) -> Experiment:

@@ -20,7 +20,7 @@ CAPTIONER, CLASSIFIER = "captioner-scenes", "vit-cifar10"
 
 
 @dataclass(frozen=True, eq=False)
-class Captioned:
+class Scenes:
     """A captioner, scenes that it hasn't seen, and their captions: START, words, END, PAD."""
 
     model: Captioner
@@ -29,7 +29,7 @@ class Captioned:
 
 
 @dataclass(frozen=True, eq=False)
-class Labelled:
+class Photographs:
     """A classifier, photographs that it hasn't seen, and what they show."""
 
     model: ViT
@@ -37,28 +37,28 @@ class Labelled:
     labels: Int[Tensor, " n"]
 
 
-def captioned(count: int, size: tuple[int, int] = (48, 48)) -> Captioned:
+def load_scenes(count: int, size: tuple[int, int] = (48, 48)) -> Scenes:
     """`count` scenes of captioner-scenes' test set whose pairs of colour and shape it knows, drawn in this size."""
     model, tokenizer = load_captioner(CAPTIONER)
     scenes = make_scenes(SceneConfig(train=1, validation=0, test=2 * count), size).test
     assert isinstance(scenes, SceneSet)
     chosen = (~scenes.unseen).nonzero().flatten()
     tokens = tokenizer.batch([scenes.captions[i][0] for i in chosen.tolist()], model.config.max_length)
-    return Captioned(model, normalised(scenes.images.read(chosen), normalisation(model)), tokens)
+    return Scenes(model, normalised(scenes.images.read(chosen), normalisation(model)), tokens)
 
 
-def photographed(count: int) -> Labelled | None:
+def load_photographs(count: int) -> Photographs | None:
     """The first `count` test images of CIFAR-10, if the set is in the cache: it is not fetched for this."""
     if not (cache_folder() / "cifar10.safetensors").is_file():
         return None
     model, test = load(CLASSIFIER), load_images(DataConfig("cifar10")).test
     assert test is not None
     chosen = torch.arange(count)
-    return Labelled(model, normalised(test.read(chosen), normalisation(model)), test.labels[chosen])
+    return Photographs(model, normalised(test.read(chosen), normalisation(model)), test.labels[chosen])
 
 
 @torch.no_grad()
-def said_right(data: Captioned) -> float:
+def caption_accuracy(data: Scenes) -> float:
     """The share of captions with every word right, each given the true words before it."""
     target = data.tokens[:, 1:]
     right = data.model(data.images, data.tokens[:, :-1]).argmax(-1) == target
@@ -66,11 +66,11 @@ def said_right(data: Captioned) -> float:
 
 
 @torch.no_grad()
-def named_right(data: Labelled) -> float:
+def label_accuracy(data: Photographs) -> float:
     """The share of photographs that are recognised."""
     return (data.model(data.images).argmax(-1) == data.labels).double().mean().item()
 
 
-def models_used(photographs: Labelled | None) -> str:
+def name_models(photographs: Photographs | None) -> str:
     """Which models were looked at, and why not both."""
     return CAPTIONER + (f" and {CLASSIFIER}" if photographs is not None else " (CIFAR-10 is not in the cache)")
