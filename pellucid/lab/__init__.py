@@ -6,43 +6,24 @@
 [('graph.complete', 'true', [])]
 """
 
-from pellucid.lab import (
-    built,
-    choices,
-    convolution,
-    cost,
-    curve,
-    depth,
-    graph,
-    heads,
-    interpolation,
-    itself,
-    keys,
-    leaking,
-    masks,
-    multihead,
-    norms,
-    order,
-    packed,
-    precision,
-    shapes,
-    sinusoids,
-    temperature,
-    testing,
-)
+from importlib import import_module
+
 from pellucid.lab.claims import Case, Claim, Verdict
 from pellucid.lab.frame import Experiment, Outcome
 from pellucid.lab.panels import draw_panels
 
 # In an order that teaches: from one softmax to trained models.
+ROOMS = (
+    "shapes", "temperature", "keys", "choices", "graph", "masks", "leaking", "order", "sinusoids", "built",
+    "convolution", "multihead", "packed", "norms", "depth", "testing", "curve", "precision", "cost", "itself",
+    "heads", "interpolation",
+)  # fmt: skip
 EXPERIMENTS: dict[str, Experiment] = {
-    experiment.name: experiment
-    for room in (
-        shapes, temperature, keys, choices, graph, masks, leaking, order, sinusoids, built, convolution, multihead,
-        packed, norms, depth, testing, curve, precision, cost, itself, heads, interpolation,
-    )
-    for experiment in room.EXPERIMENTS
-}  # fmt: skip
+    each.name: each
+    for room in ROOMS
+    for each in vars(import_module(f"{__name__}.{room}")).values()
+    if isinstance(each, Experiment)
+}
 
 __all__ = ["EXPERIMENTS", "Case", "Claim", "Experiment", "Outcome", "Verdict", "draw_panels", "experiment"]
 

@@ -1,6 +1,5 @@
 """Layers that are set, not learned: self-attention as the identity, as a permutation, as a pointwise linear map."""
 
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
@@ -14,8 +13,7 @@ from pellucid.lab.panels import heatmap
 from pellucid.layers import MultiHeadAttention, watch
 
 
-@dataclass(frozen=True)
-class BuiltSettings:
+class BuiltSettings(NamedTuple):
     """How many tokens of which content, and how sharply they are matched."""
 
     tokens: int = 8  # Number of tokens.
@@ -117,19 +115,14 @@ def draw_built(p: BuiltSettings, m: BuiltMeasurement) -> Drawing:
     return numbers, [heatmap(name, weights) for name, weights in m.weights.items()]
 
 
-EXPERIMENTS = (
-    Experiment(
-        name="built",
-        title="Layers built by setting weights",
-        statement="By its positions alone one head can copy tokens, permute them, or map each by the same linear map.",
-        formula="qᵢ = eᵢ, kⱼ = e_{i: σ(i) = j}: softmax(β·qᵢ·kⱼ) → δ_{j,σ(i)}; output = W_v·x_{σ(i)}",
-        predict="All weights equal, W_v some matrix. What does position 3 get, and what position 5?",
-        fails="The leak is (n − 1)·e^(−β): with β = 1/√d there is no identity. Without positions no layer permutes: "
-        "attention is equivariant.",
-        parameters=BuiltSettings,
-        measure=measure_built,
-        claim=claim_built,
-        draw=draw_built,
-        helpers=(set_attention,),
-    ),
+BUILT = Experiment(
+    name="built",
+    title="Layers built by setting weights",
+    statement="By its positions alone one head can copy tokens, permute them, or map each by the same linear map.",
+    formula="qᵢ = eᵢ, kⱼ = e_{i: σ(i) = j}: softmax(β·qᵢ·kⱼ) → δ_{j,σ(i)}; output = W_v·x_{σ(i)}",
+    predict="All weights equal, W_v some matrix. What does position 3 get, and what position 5?",
+    fails="The leak is (n − 1)·e^(−β): with β = 1/√d there is no identity. Without positions no layer permutes: "
+    "attention is equivariant.",
+    functions=(measure_built, claim_built, draw_built),
+    helpers=(set_attention,),
 )

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
@@ -14,8 +13,7 @@ from pellucid.lab.panels import heatmap
 from pellucid.layers import MultiHeadAttention, watch
 
 
-@dataclass(frozen=True)
-class ChoicesSettings:
+class ChoicesSettings(NamedTuple):
     """Tokens that ask, tokens of another sequence, and their width."""
 
     tokens: int = 4  # Tokens that ask.
@@ -80,18 +78,13 @@ def count_pairs(first: Iterable[bool], second: Iterable[bool]) -> int:
     return len(set(zip(first, second, strict=True)))
 
 
-EXPERIMENTS = (
-    Experiment(
-        name="choices",
-        title="Hard or soft, self or cross",
-        statement="Where the keys come from and how sharply they are chosen are independent choices.",
-        formula="self: K = X·W_k; cross: K = C·W_k; soft: β finite; hard: β = ∞",
-        predict="Draw a table with four cells: soft and hard, self and cross. Which cells are empty?",
-        fails="Hard attention has no gradient with respect to its scores, self or cross; it is trained by other means.",
-        parameters=ChoicesSettings,
-        measure=measure_choices,
-        claim=claim_choices,
-        draw=draw_choices,
-        helpers=(count_pairs,),
-    ),
+CHOICES = Experiment(
+    name="choices",
+    title="Hard or soft, self or cross",
+    statement="Where the keys come from and how sharply they are chosen are independent choices.",
+    formula="self: K = X·W_k; cross: K = C·W_k; soft: β finite; hard: β = ∞",
+    predict="Draw a table with four cells: soft and hard, self and cross. Which cells are empty?",
+    fails="Hard attention has no gradient with respect to its scores, self or cross; it is trained by other means.",
+    functions=(measure_choices, claim_choices, draw_choices),
+    helpers=(count_pairs,),
 )

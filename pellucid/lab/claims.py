@@ -1,6 +1,5 @@
 """What a claim is: a sentence, a verdict, and numbers that could have spoken against it."""
 
-import dataclasses
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -52,7 +51,8 @@ class Claim:
     ... )
     >>> claim.measured, claim.failures()
     (0, [])
-    >>> dataclasses.replace(claim, verdict="false").failures()
+    >>> from dataclasses import replace
+    >>> replace(claim, verdict="false").failures()
     ['numbers.even is called false, but what was measured makes it true']
     """
 

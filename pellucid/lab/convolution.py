@@ -1,6 +1,5 @@
 """Convolution by attention: one head for each place of the kernel, each looking one fixed step away."""
 
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
@@ -19,8 +18,7 @@ from pellucid.ops.positions import grid_positions
 Kernel = Float[Tensor, "out in y x"]
 
 
-@dataclass(frozen=True)
-class ConvolutionSettings:
+class ConvolutionSettings(NamedTuple):
     """The picture and the kernel."""
 
     size: int = 8  # Height and width of the picture.
@@ -115,7 +113,7 @@ def convolve_by(
     return grid[..., edge : height - edge, edge : width - edge]
 
 
-def band_errors(kernel: Float[Tensor, "out in x"], seed: int) -> BandErrors:
+def band_errors(kernel: Float[Tensor, "out channels x"], seed: int) -> BandErrors:
     """On a line of 32 tokens: attention in a band, and heads that each attend to one shift, beside a convolution."""
     width, n = kernel.shape[-1], 32
     edge = width // 2
@@ -208,19 +206,14 @@ def draw_convolution(p: ConvolutionSettings, m: ConvolutionMeasurement) -> Drawi
     ]
 
 
-EXPERIMENTS = (
-    Experiment(
-        name="convolution",
-        title="Convolution by attention",
-        statement="Attention with a head for each place of the kernel is a convolution; with one head it is not.",
-        formula="Σ_δ W_δ·x(r + δ) = Σ_h W_h·Σ_r' P_h(r, r')·x(r') with P_h(r, r') = 1 where r' = r + δ_h",
-        predict="How many heads does a 3×3 convolution need, and how near does one head come?",
-        fails="Beyond the border there is nothing to attend to: the border of zeros has to be tokens. The bound for "
-        "one head is for attention by position; attention by content is no linear map of the picture.",
-        parameters=ConvolutionSettings,
-        measure=measure_convolution,
-        claim=claim_convolution,
-        draw=draw_convolution,
-        helpers=(steps, convolving, convolve_by, slices, best_single_head, band_errors),
-    ),
+CONVOLUTION = Experiment(
+    name="convolution",
+    title="Convolution by attention",
+    statement="Attention with a head for each place of the kernel is a convolution; with one head it is not.",
+    formula="Σ_δ W_δ·x(r + δ) = Σ_h W_h·Σ_r' P_h(r, r')·x(r') with P_h(r, r') = 1 where r' = r + δ_h",
+    predict="How many heads does a 3×3 convolution need, and how near does one head come?",
+    fails="Beyond the border there is nothing to attend to: the border of zeros has to be tokens. The bound for one "
+    "head is for attention by position; attention by content is no linear map of the picture.",
+    functions=(measure_convolution, claim_convolution, draw_convolution),
+    helpers=(steps, convolving, convolve_by, slices, best_single_head, band_errors),
 )

@@ -4,7 +4,6 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -17,8 +16,7 @@ from pellucid.lab.panels import line_chart
 from pellucid.ops import attend, column_mass
 
 
-@dataclass(frozen=True)
-class CostSettings:
+class CostSettings(NamedTuple):
     """Which numbers of tokens, of which width."""
 
     tokens: tuple[int, ...] = (512, 1024, 2048, 4096)  # Numbers of tokens.
@@ -126,19 +124,14 @@ def draw_cost(p: CostSettings, m: CostMeasurement) -> Drawing:
     ]
 
 
-EXPERIMENTS = (
-    Experiment(
-        name="cost",
-        title="Time and memory",
-        statement="All ways to compute attention take time N²; only the formula takes memory N².",
-        formula="time = 4·N²·d operations; memory = N² weights for the formula, blocks of rows or tiles otherwise",
-        predict="Twice as many tokens: how much more time, and how much more memory, with the map and without it?",
-        fails="Small N hides the exponent behind what every call costs; blocks of a fixed size look like no growth "
-        "at all. Times are of this machine, now.",
-        parameters=CostSettings,
-        measure=measure_cost,
-        claim=claim_cost,
-        draw=draw_cost,
-        helpers=(peak_bytes, fastest),
-    ),
+COST = Experiment(
+    name="cost",
+    title="Time and memory",
+    statement="All ways to compute attention take time N²; only the formula takes memory N².",
+    formula="time = 4·N²·d operations; memory = N² weights for the formula, blocks of rows or tiles otherwise",
+    predict="Twice as many tokens: how much more time, and how much more memory, with the map and without it?",
+    fails="Small N hides the exponent behind what every call costs; blocks of a fixed size look like no growth at all. "
+    "Times are of this machine, now.",
+    functions=(measure_cost, claim_cost, draw_cost),
+    helpers=(peak_bytes, fastest),
 )

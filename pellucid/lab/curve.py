@@ -1,6 +1,5 @@
 """A curve of accuracies, and the same drawn from a reversed list."""
 
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from pellucid.lab.claims import Claims, Thesis, at_most
@@ -9,8 +8,7 @@ from pellucid.lab.frame import Drawing, Experiment, seeded
 from pellucid.lab.panels import line_chart
 
 
-@dataclass(frozen=True)
-class ReversedSettings:
+class ReversedSettings(NamedTuple):
     """A short training on scikit-learn's digits."""
 
     points: int = 12  # Of the curve.
@@ -63,19 +61,13 @@ def draw_reversed(p: ReversedSettings, m: ReversedMeasurement) -> Drawing:
     return numbers, [line_chart("one list, drawn twice", ("step", "test accuracy"), steps, lines, dashed="chance")]
 
 
-EXPERIMENTS = (
-    Experiment(
-        name="reversed",
-        title="A curve from a reversed list",
-        statement="A curve of accuracies begins at chance. If it begins high and falls, look at the list before the "
-        "model.",
-        formula="accuracy(0) ≈ 1/classes",
-        predict="Ten classes. Where does the curve begin, and where would it begin if the list were reversed?",
-        fails="A model that was trained before doesn't begin at chance.",
-        parameters=ReversedSettings,
-        measure=measure_reversed,
-        claim=claim_reversed,
-        draw=draw_reversed,
-        helpers=(accuracies,),
-    ),
+REVERSED = Experiment(
+    name="reversed",
+    title="A curve from a reversed list",
+    statement="A curve of accuracies begins at chance. If it begins high and falls, look at the list before the model.",
+    formula="accuracy(0) ≈ 1/classes",
+    predict="Ten classes. Where does the curve begin, and where would it begin if the list were reversed?",
+    fails="A model that was trained before doesn't begin at chance.",
+    functions=(measure_reversed, claim_reversed, draw_reversed),
+    helpers=(accuracies,),
 )

@@ -1,6 +1,5 @@
 """Residuals, norms and depth: what reaches the first block, what becomes of the tokens, and what is learned."""
 
-from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 import torch
@@ -19,8 +18,7 @@ Form = Literal["pre-norm", "post-norm", "no norm", "no residual", "neither"]
 FORMS: tuple[Form, ...] = ("pre-norm", "post-norm", "no norm", "no residual", "neither")
 
 
-@dataclass(frozen=True)
-class DepthSettings:
+class DepthSettings(NamedTuple):
     """A stack of blocks on scikit-learn's digits, in five forms."""
 
     depth: int = 12  # Number of blocks.
@@ -178,19 +176,14 @@ def draw_depth(p: DepthSettings, m: DepthMeasurement) -> Drawing:
     ]
 
 
-EXPERIMENTS = (
-    Experiment(
-        name="depth",
-        title="Residuals, norms and depth",
-        statement="Residuals keep tokens apart and norms keep gradients even; deep stacks need both.",
-        formula="pre: x + f(norm(x)); post: norm(x + f(x)); no norm: x + f(x); no residual: f(norm(x)); neither: f(x)",
-        predict="Take the residuals away but keep the norms. Does the gradient vanish? Does the stack learn?",
-        fails="It speaks of the start of training, of one learning rate and of no warm-up. Post-norm with a warm-up "
-        "trains: the first transformer was built so.",
-        parameters=DepthSettings,
-        measure=measure_depth,
-        claim=claim_depth,
-        draw=draw_depth,
-        helpers=(Stack, gradient_norms, token_spreads, train_stack, measure_accuracy),
-    ),
+DEPTH = Experiment(
+    name="depth",
+    title="Residuals, norms and depth",
+    statement="Residuals keep tokens apart and norms keep gradients even; deep stacks need both.",
+    formula="pre: x + f(norm(x)); post: norm(x + f(x)); no norm: x + f(x); no residual: f(norm(x)); neither: f(x)",
+    predict="Take the residuals away but keep the norms. Does the gradient vanish? Does the stack learn?",
+    fails="It speaks of the start of training, of one learning rate and of no warm-up. Post-norm with a warm-up "
+    "trains: the first transformer was built so.",
+    functions=(measure_depth, claim_depth, draw_depth),
+    helpers=(Stack, gradient_norms, token_spreads, train_stack, measure_accuracy),
 )

@@ -1,6 +1,5 @@
 """What an experiment is: settings, and three functions that measure, claim and draw."""
 
-import dataclasses
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -30,12 +29,11 @@ Drawing = tuple[Mapping[str, Number], Sequence[Chart]]
 
 @dataclass(frozen=True)
 class Experiment:
-    """A question about attention, and three functions that answer it.
+    """A question about attention, and the three functions that answer it.
 
     statement: what is shown. formula: in one line. predict: what to guess before looking. fails: where it isn't so.
-    parameters: a frozen dataclass, the settings. measure: from settings to what was measured, a named tuple.
-    claim: from both to the claims that it decides. draw: from both to numbers and panels.
-    helpers: what belongs to the code of the three.
+    functions: the first measures, from settings to a named tuple; the second claims what that decides; the third draws
+    it, as numbers and as panels. helpers: what belongs to their code.
     """
 
     name: str
@@ -44,30 +42,33 @@ class Experiment:
     formula: str
     predict: str
     fails: str
-    parameters: type
-    measure: Callable[[Any], Any]
-    claim: Callable[[Any, Any], Claims]
-    draw: Callable[[Any, Any], Drawing]
+    functions: tuple[Callable[[Any], Any], Callable[[Any, Any], Claims], Callable[[Any, Any], Drawing]]
     helpers: tuple[Callable, ...] = ()
+
+    @property
+    def parameters(self) -> type:
+        """The settings, a named tuple with defaults: what the function that measures takes."""
+        return get_type_hints(inspect.unwrap(self.functions[0]))["p"]
 
     def __call__(self, parameters: Any = None) -> Outcome:
         """Run it with these parameters, or with its own. The caller's random numbers are left as they were."""
         parameters = self.parameters() if parameters is None else parameters
-        for field in dataclasses.fields(parameters):
-            value, least = getattr(parameters, field.name), 0 if field.name in FROM_ZERO else 1
+        for name, value in parameters._asdict().items():
+            least = 0 if name in FROM_ZERO else 1
             for number in value if isinstance(value, tuple) else (value,):
                 if isinstance(number, int) and number < least:
-                    raise ValueError(f"{field.name} is {number}; expected {least} or more")
+                    raise ValueError(f"{name} is {number}; expected {least} or more")
+        measure, claim, draw = self.functions
         with torch.random.fork_rng(devices=[]):
-            measurement = self.measure(parameters)
-            numbers, panels = self.draw(parameters, measurement)
-            return Outcome(numbers, tuple(panels), tuple(self.claim(parameters, measurement)))
+            measurement = measure(parameters)
+            numbers, panels = draw(parameters, measurement)
+            return Outcome(numbers, tuple(panels), tuple(claim(parameters, measurement)))
 
     @property
     def code(self) -> str:
-        """The code that runs, as it stands in its file: helpers, then what is measured, claimed and drawn."""
-        measure = inspect.unwrap(self.measure)
-        parts = (*self.helpers, get_type_hints(measure)["return"], measure, self.claim, self.draw)
+        """The code that runs, as it stands in its file: helpers, what is measured, and the three functions."""
+        measurement = get_type_hints(inspect.unwrap(self.functions[0]))["return"]
+        parts = (*self.helpers, measurement, *self.functions)
         return "\n\n".join(inspect.getsource(inspect.unwrap(part)) for part in parts)
 
 

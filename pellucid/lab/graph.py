@@ -1,7 +1,6 @@
 """Attention as message passing: every token a node, every weight an edge."""
 
 import math
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
@@ -14,8 +13,7 @@ from pellucid.lab.panels import heatmap
 from pellucid.ops import attend, masks
 
 
-@dataclass(frozen=True)
-class GraphSettings:
+class GraphSettings(NamedTuple):
     """Nodes, their width, and how far an edge of the sparse graph reaches."""
 
     nodes: int = 12  # Number of nodes, or tokens.
@@ -118,20 +116,15 @@ def draw_graph(p: GraphSettings, m: GraphMeasurement) -> Drawing:
     ]
 
 
-EXPERIMENTS = (
-    Experiment(
-        name="graph",
-        title="Attention as message passing",
-        statement="Tokens are nodes, weights are edges, and one layer is one round of messages.",
-        formula="hᵢ = Σ_{j ∈ N(i)} e^(β·qᵢ·kⱼ)·vⱼ / Σ_{j ∈ N(i)} e^(β·qᵢ·kⱼ), with N(i) everyone, or those that the "
-        "mask allows",
-        predict="Edges reach two nodes away. After how many layers does the first of twelve nodes hear of the last?",
-        fails="A graph network may have features on its edges, and graphs that lack most of them; attention computes "
-        "all n² and masks. A node without neighbours has no mean: here it gets zeros.",
-        parameters=GraphSettings,
-        measure=measure_graph,
-        claim=claim_graph,
-        draw=draw_graph,
-        helpers=(update, hears),
-    ),
+GRAPH = Experiment(
+    name="graph",
+    title="Attention as message passing",
+    statement="Tokens are nodes, weights are edges, and one layer is one round of messages.",
+    formula="hᵢ = Σ_{j ∈ N(i)} e^(β·qᵢ·kⱼ)·vⱼ / Σ_{j ∈ N(i)} e^(β·qᵢ·kⱼ), with N(i) everyone, or those that the mask "
+    "allows",
+    predict="Edges reach two nodes away. After how many layers does the first of twelve nodes hear of the last?",
+    fails="A graph network may have features on its edges, and graphs that lack most of them; attention computes all "
+    "n² and masks. A node without neighbours has no mean: here it gets zeros.",
+    functions=(measure_graph, claim_graph, draw_graph),
+    helpers=(update, hears),
 )

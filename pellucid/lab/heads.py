@@ -1,7 +1,6 @@
 """Heads of trained models, removed one at a time and together."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
 
@@ -11,13 +10,20 @@ from torch import Tensor, nn
 from pellucid.lab.claims import Claims, Thesis, at_least, at_most
 from pellucid.lab.frame import Drawing, Experiment, Number
 from pellucid.lab.panels import heatmap
-from pellucid.lab.shipped import CAPTIONER, CLASSIFIER, Photographs, caption_accuracy, label_accuracy
-from pellucid.lab.shipped import load_photographs, load_scenes, name_models
+from pellucid.lab.shipped import (
+    CAPTIONER,
+    CLASSIFIER,
+    Photographs,
+    caption_accuracy,
+    label_accuracy,
+    load_photographs,
+    load_scenes,
+    name_models,
+)
 from pellucid.layers import MultiHeadAttention
 
 
-@dataclass(frozen=True)
-class HeadsSettings:
+class HeadsSettings(NamedTuple):
     """How many pictures decide."""
 
     scenes: int = 300  # Drawn scenes for captioner-scenes.
@@ -118,8 +124,8 @@ def claim_heads(p: HeadsSettings, m: HeadsMeasurement) -> Claims:
         yield Thesis(f"heads.{name}.matters", f"Every head of {name} matters.").false(
             at_least(p.redundant, "least share of answers lost by removing one head", min(losses)),
             twin=("lost by removing all of them", removal.nothing),
-            truth=f"{len(spare)} of {len(losses)} can be removed, one at a time, for {p.redundant:.0%} of the answers or "
-            "less.",
+            truth=f"{len(spare)} of {len(losses)} can be removed, one at a time, for {p.redundant:.0%} of the answers "
+            "or less.",
         )
         yield Thesis(
             f"heads.{name}.together", f"Heads of {name} that can be removed one at a time can be removed together."
@@ -149,19 +155,14 @@ def draw_heads(p: HeadsSettings, m: HeadsMeasurement) -> Drawing:
     return numbers | {"models": m.models}, panels
 
 
-EXPERIMENTS = (
-    Experiment(
-        name="heads",
-        title="Heads removed",
-        statement="Many heads can be removed one at a time, few of them together.",
-        formula="Y = Σ_h Z_h·W_o^h + b; without head h, its rows of W_o are zero",
-        predict="vit-cifar10 has 28 heads. How many can go, one at a time, for one answer in a hundred or less?",
-        fails="A head's mean is removed with it; replacing it by its mean costs less. The shares are of a few "
-        "hundred pictures.",
-        parameters=HeadsSettings,
-        measure=measure_heads,
-        claim=claim_heads,
-        draw=draw_heads,
-        helpers=(without, all_without, remove_heads),
-    ),
+HEADS = Experiment(
+    name="heads",
+    title="Heads removed",
+    statement="Many heads can be removed one at a time, few of them together.",
+    formula="Y = Σ_h Z_h·W_o^h + b; without head h, its rows of W_o are zero",
+    predict="vit-cifar10 has 28 heads. How many can go, one at a time, for one answer in a hundred or less?",
+    fails="A head's mean is removed with it; replacing it by its mean costs less. The shares are of a few hundred "
+    "pictures.",
+    functions=(measure_heads, claim_heads, draw_heads),
+    helpers=(without, all_without, remove_heads),
 )

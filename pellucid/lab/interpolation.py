@@ -1,6 +1,6 @@
 """Pictures of other sizes, by interpolated positions."""
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import NamedTuple
 
 import torch
@@ -14,8 +14,7 @@ from pellucid.lab.panels import bar_chart
 from pellucid.lab.shipped import CAPTIONER, CLASSIFIER, caption_accuracy, label_accuracy, load_photographs, load_scenes
 
 
-@dataclass(frozen=True)
-class InterpolationSettings:
+class InterpolationSettings(NamedTuple):
     """Which sizes are tried, as shares of the model's own, on how many pictures."""
 
     shares: tuple[float, ...] = (0.75, 1.0, 1.5)  # Of the size that the model was trained with.
@@ -82,18 +81,13 @@ def draw_interpolation(p: InterpolationSettings, m: InterpolationMeasurement) ->
     return numbers | {f"{m.model} at {own}, brought back": m.brought_back, "model": m.model}, [chart]
 
 
-EXPERIMENTS = (
-    Experiment(
-        name="interpolation",
-        title="Other sizes",
-        statement="A learned grid of positions can be interpolated to another size; the model then works, less well.",
-        formula="positions of the new grid = bicubic interpolation of the learned ones",
-        predict="Trained at 32×32. At 48×48 there are more patches, each sharper. Is the accuracy higher or lower?",
-        fails="A few epochs of training at the new size bring most of it back.",
-        parameters=InterpolationSettings,
-        measure=measure_interpolation,
-        claim=claim_interpolation,
-        draw=draw_interpolation,
-        helpers=(resize,),
-    ),
+INTERPOLATION = Experiment(
+    name="interpolation",
+    title="Other sizes",
+    statement="A learned grid of positions can be interpolated to another size; the model then works, less well.",
+    formula="positions of the new grid = bicubic interpolation of the learned ones",
+    predict="Trained at 32×32. At 48×48 there are more patches, each sharper. Is the accuracy higher or lower?",
+    fails="A few epochs of training at the new size bring most of it back.",
+    functions=(measure_interpolation, claim_interpolation, draw_interpolation),
+    helpers=(resize,),
 )

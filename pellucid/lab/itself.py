@@ -1,6 +1,5 @@
 """Does a word attend most to itself? Counted in trained models."""
 
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
@@ -15,8 +14,7 @@ from pellucid.lab.shipped import CAPTIONER, load_photographs, load_scenes, name_
 from pellucid.layers import watch
 
 
-@dataclass(frozen=True)
-class ItselfSettings:
+class ItselfSettings(NamedTuple):
     """How many pictures the models look at."""
 
     scenes: int = 200  # Drawn scenes for captioner-scenes.
@@ -91,20 +89,14 @@ def draw_itself(p: ItselfSettings, m: ItselfMeasurement) -> Drawing:
     return numbers | {"words, by chance": m.chance, "models": m.models}, [chart]
 
 
-EXPERIMENTS = (
-    Experiment(
-        name="itself",
-        title="Does a word attend most to itself?",
-        statement="In trained models a token's largest weight is rarely on itself.",
-        formula="share of rows i with argmaxⱼ Pᵢⱼ = i",
-        predict="A caption of seven words, a trained decoder. For how many words is the largest weight on the word "
-        "itself?",
-        fails="It says where the largest weight is, not where most of the weight is, and residuals hand a token "
-        "itself anyway.",
-        parameters=ItselfSettings,
-        measure=measure_itself,
-        claim=claim_itself,
-        draw=draw_itself,
-        helpers=(share_on_itself,),
-    ),
+ITSELF = Experiment(
+    name="itself",
+    title="Does a word attend most to itself?",
+    statement="In trained models a token's largest weight is rarely on itself.",
+    formula="share of rows i with argmaxⱼ Pᵢⱼ = i",
+    predict="A caption of seven words, a trained decoder. For how many words is the largest weight on the word itself?",
+    fails="It says where the largest weight is, not where most of the weight is, and residuals hand a token itself "
+    "anyway.",
+    functions=(measure_itself, claim_itself, draw_itself),
+    helpers=(share_on_itself,),
 )

@@ -1,7 +1,6 @@
 """What one key does: how it makes a value come through untouched, and what happens when it is moved or made longer."""
 
 import math
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
@@ -14,8 +13,7 @@ from pellucid.lab.panels import bar_chart, line_chart
 from pellucid.ops import attend, attention_weights
 
 
-@dataclass(frozen=True)
-class PreserveSettings:
+class PreserveSettings(NamedTuple):
     """How many keys of which width."""
 
     keys: int = 16  # Number of keys, at most the width.
@@ -96,8 +94,7 @@ def draw_preserve(p: PreserveSettings, m: PreserveMeasurement) -> Drawing:
     return numbers, [line_chart("error of the preserved value", axes, m.betas, lines, log="y", dashed=bound)]
 
 
-@dataclass(frozen=True)
-class PerturbationSettings:
+class PerturbationSettings(NamedTuple):
     """Which key is moved, and how."""
 
     keys: int = 8  # Number of keys.
@@ -202,35 +199,28 @@ def draw_perturbation(p: PerturbationSettings, m: PerturbationMeasurement) -> Dr
     ]
 
 
-EXPERIMENTS = (
-    Experiment(
-        name="preserve",
-        title="Preserve one value",
-        statement="Keys that are orthonormal and a β that is large let one value vector through.",
-        formula="q = kᵢ, kᵢ·kⱼ = δᵢⱼ: pⱼ = e^(−β)/(1 + (n − 1)·e^(−β)) for j ≠ i, so the error is at most "
-        "(n − 1)·e^(−β)·max‖vⱼ − vᵢ‖",
-        predict="How large must β be for an error of one in a million among 16 keys? And if two keys are the same?",
-        fails="Two equal keys share the weight at every β. Keys of different lengths: the longest one may win.",
-        parameters=PreserveSettings,
-        measure=measure_preserve,
-        claim=claim_preserve,
-        draw=draw_preserve,
-        helpers=(fitted_rate,),
-    ),
-    Experiment(
-        name="perturbation",
-        title="A key moved, a key made longer",
-        statement="The output follows a key smoothly, with a Jacobian in closed form; a longer key is loved or shunned "
-        "more.",
-        formula="∂o/∂kⱼ = β·pⱼ·(vⱼ − o)·qᵀ; ∂pⱼ/∂α = pⱼ·(1 − pⱼ)·β·q·kⱼ for kⱼ → α·kⱼ",
-        predict="Ten times less noise: how many times less is the change, and how many times less is what the first "
-        "order misses?",
-        fails="At σ near one the first order is no prediction. A key with no weight, or whose value is the output "
-        "already, moves nothing to the first order.",
-        parameters=PerturbationSettings,
-        measure=measure_perturbation,
-        claim=claim_perturbation,
-        draw=draw_perturbation,
-        helpers=(outputs_with,),
-    ),
+PRESERVE = Experiment(
+    name="preserve",
+    title="Preserve one value",
+    statement="Keys that are orthonormal and a β that is large let one value vector through.",
+    formula="q = kᵢ, kᵢ·kⱼ = δᵢⱼ: pⱼ = e^(−β)/(1 + (n − 1)·e^(−β)) for j ≠ i, so the error is at most (n − "
+    "1)·e^(−β)·max‖vⱼ − vᵢ‖",
+    predict="How large must β be for an error of one in a million among 16 keys? And if two keys are the same?",
+    fails="Two equal keys share the weight at every β. Keys of different lengths: the longest one may win.",
+    functions=(measure_preserve, claim_preserve, draw_preserve),
+    helpers=(fitted_rate,),
+)
+
+PERTURBATION = Experiment(
+    name="perturbation",
+    title="A key moved, a key made longer",
+    statement="The output follows a key smoothly, with a Jacobian in closed form; a longer key is loved or shunned "
+    "more.",
+    formula="∂o/∂kⱼ = β·pⱼ·(vⱼ − o)·qᵀ; ∂pⱼ/∂α = pⱼ·(1 − pⱼ)·β·q·kⱼ for kⱼ → α·kⱼ",
+    predict="Ten times less noise: how many times less is the change, and how many times less is what the first order "
+    "misses?",
+    fails="At σ near one the first order is no prediction. A key with no weight, or whose value is the output already, "
+    "moves nothing to the first order.",
+    functions=(measure_perturbation, claim_perturbation, draw_perturbation),
+    helpers=(outputs_with,),
 )

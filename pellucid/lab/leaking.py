@@ -1,6 +1,5 @@
 """A leaking mask, and the false accuracy that it gives."""
 
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
@@ -14,8 +13,7 @@ from pellucid.lab.panels import bar_chart, line_chart
 from pellucid.layers import EncoderBlock, LearnedPositions
 
 
-@dataclass(frozen=True)
-class LeakingSettings:
+class LeakingSettings(NamedTuple):
     """A small language model on tokens that nobody can foretell."""
 
     vocabulary: int = 8  # Different tokens, all equally likely: the best accuracy is one over this.
@@ -111,18 +109,13 @@ def draw_leaking(p: LeakingSettings, m: LeakingMeasurement) -> Drawing:
     ]
 
 
-EXPERIMENTS = (
-    Experiment(
-        name="leaking",
-        title="A leaking mask and its false accuracy",
-        statement="Without the causal mask a model reads the token that it should foretell, and its accuracy is a lie.",
-        formula="the scores at i are compared with token i + 1; the best accuracy on random tokens is 1/vocabulary",
-        predict="The tokens are drawn at random. Which accuracy does a model reach that is trained without a mask?",
-        fails="A leak needs no missing mask: targets that aren't shifted, or statistics over the sequence, leak as well.",
-        parameters=LeakingSettings,
-        measure=measure_leaking,
-        claim=claim_leaking,
-        draw=draw_leaking,
-        helpers=(Guesser, share_right, train_guesser),
-    ),
+LEAKING = Experiment(
+    name="leaking",
+    title="A leaking mask and its false accuracy",
+    statement="Without the causal mask a model reads the token that it should foretell, and its accuracy is a lie.",
+    formula="the scores at i are compared with token i + 1; the best accuracy on random tokens is 1/vocabulary",
+    predict="The tokens are drawn at random. Which accuracy does a model reach that is trained without a mask?",
+    fails="A leak needs no missing mask: targets that aren't shifted, or statistics over the sequence, leak as well.",
+    functions=(measure_leaking, claim_leaking, draw_leaking),
+    helpers=(Guesser, share_right, train_guesser),
 )

@@ -1,7 +1,6 @@
 """Masks: added as −10⁴, added as −∞, or boolean; in three precisions; and pictures that need one."""
 
 import math
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
@@ -18,8 +17,7 @@ from pellucid.ops import attend, masks
 PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
-@dataclass(frozen=True)
-class MasksSettings:
+class MasksSettings(NamedTuple):
     """Tokens and their width."""
 
     tokens: int = 16  # Number of tokens.
@@ -105,7 +103,8 @@ def claim_masks(p: MasksSettings, m: MasksMeasurement) -> Claims:
     )
     yield Thesis(
         "masks.boolean",
-        "A boolean mask neither leaks nor makes NaN, in float32, bfloat16 and float16, for large scores and empty rows.",
+        "A boolean mask neither leaks nor makes NaN, in float32, bfloat16 and float16, for large scores and empty "
+        "rows.",
     ).true(
         at_most(0.0, "largest weight on what is forbidden, plus the share of NaN", m.boolean_fault),
         twin=("−10⁴ instead, for large scores", large),
@@ -133,8 +132,7 @@ def draw_masks(p: MasksSettings, m: MasksMeasurement) -> Drawing:
     ]
 
 
-@dataclass(frozen=True)
-class PaddingSettings:
+class PaddingSettings(NamedTuple):
     """Two pictures of different numbers of patches."""
 
     first: int = 16  # Patches of the larger picture.
@@ -194,31 +192,24 @@ def draw_padding(p: PaddingSettings, m: PaddingMeasurement) -> Drawing:
     return m.differences, [chart]
 
 
-EXPERIMENTS = (
-    Experiment(
-        name="masks",
-        title="−10⁴, −∞ or boolean",
-        statement="A mask as a number is a mask that can leak, or break; a boolean mask says what is meant.",
-        formula="softmax(s + m), m = 0 or −10⁴: a forbidden key's weight is e^(−10⁴)·e^(s_forbidden − s_allowed), "
-        "nothing, unless s_forbidden − s_allowed is near 10⁴ or nothing is allowed",
-        predict="A row of the mask is −10⁴ everywhere. Where does that query attend to? And with −∞ everywhere?",
-        fails="In float16 scores beyond 65,504 are infinite, and their softmax NaN, whatever the mask.",
-        parameters=MasksSettings,
-        measure=measure_masks,
-        claim=claim_masks,
-        draw=draw_masks,
-        helpers=(add_mask, mask_boolean, leak, nans),
-    ),
-    Experiment(
-        name="padding",
-        title="When a vision transformer needs a mask",
-        statement="Patches that belong to no picture, or to another one, must not be seen.",
-        formula="softmax over the keys of one's own picture alone: mask[i, j] = (picture of i = picture of j)",
-        predict="A picture of 9 patches is padded with zeros to 16. Do zero tokens change what the others get?",
-        fails="The padded positions themselves still get an output, which means nothing; don't pool over it.",
-        parameters=PaddingSettings,
-        measure=measure_padding,
-        claim=claim_padding,
-        draw=draw_padding,
-    ),
+MASKS = Experiment(
+    name="masks",
+    title="−10⁴, −∞ or boolean",
+    statement="A mask as a number is a mask that can leak, or break; a boolean mask says what is meant.",
+    formula="softmax(s + m), m = 0 or −10⁴: a forbidden key's weight is e^(−10⁴)·e^(s_forbidden − s_allowed), nothing, "
+    "unless s_forbidden − s_allowed is near 10⁴ or nothing is allowed",
+    predict="A row of the mask is −10⁴ everywhere. Where does that query attend to? And with −∞ everywhere?",
+    fails="In float16 scores beyond 65,504 are infinite, and their softmax NaN, whatever the mask.",
+    functions=(measure_masks, claim_masks, draw_masks),
+    helpers=(add_mask, mask_boolean, leak, nans),
+)
+
+PADDING = Experiment(
+    name="padding",
+    title="When a vision transformer needs a mask",
+    statement="Patches that belong to no picture, or to another one, must not be seen.",
+    formula="softmax over the keys of one's own picture alone: mask[i, j] = (picture of i = picture of j)",
+    predict="A picture of 9 patches is padded with zeros to 16. Do zero tokens change what the others get?",
+    fails="The padded positions themselves still get an output, which means nothing; don't pool over it.",
+    functions=(measure_padding, claim_padding, draw_padding),
 )

@@ -1,6 +1,5 @@
 """Many heads beside a grouped convolution: what is alike, and what isn't."""
 
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
@@ -13,8 +12,7 @@ from pellucid.lab.panels import bar_chart
 from pellucid.layers import MultiHeadAttention, watch
 
 
-@dataclass(frozen=True)
-class MultiHeadSettings:
+class MultiHeadSettings(NamedTuple):
     """Tokens, width, and heads or groups."""
 
     tokens: int = 6  # Number of tokens.
@@ -104,18 +102,13 @@ def draw_multihead(p: MultiHeadSettings, m: MultiHeadMeasurement) -> Drawing:
     ]
 
 
-EXPERIMENTS = (
-    Experiment(
-        name="multihead",
-        title="Heads beside groups",
-        statement="Heads are to attention what the places of a kernel are to a convolution, not what its groups are.",
-        formula="Y = Σ_h P_h·X·W_v^h·W_o^h: a sum of h Kronecker products P_h ⊗ M_h, each of rank at most tokens × d/h",
-        predict="6 tokens of width 24, 4 heads: what is the rank of one head's map from all tokens to all outputs?",
-        fails="The weights are held still here. As a function of the tokens attention has no rank: it isn't linear.",
-        parameters=MultiHeadSettings,
-        measure=measure_multihead,
-        claim=claim_multihead,
-        draw=draw_multihead,
-        helpers=(rank,),
-    ),
+MULTIHEAD = Experiment(
+    name="multihead",
+    title="Heads beside groups",
+    statement="Heads are to attention what the places of a kernel are to a convolution, not what its groups are.",
+    formula="Y = Σ_h P_h·X·W_v^h·W_o^h: a sum of h Kronecker products P_h ⊗ M_h, each of rank at most tokens × d/h",
+    predict="6 tokens of width 24, 4 heads: what is the rank of one head's map from all tokens to all outputs?",
+    fails="The weights are held still here. As a function of the tokens attention has no rank: it isn't linear.",
+    functions=(measure_multihead, claim_multihead, draw_multihead),
+    helpers=(rank,),
 )

@@ -1,6 +1,5 @@
 """What layer norm normalises, beside batch norm."""
 
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
@@ -12,8 +11,7 @@ from pellucid.lab.panels import bar_chart
 from pellucid.layers import LayerNorm
 
 
-@dataclass(frozen=True)
-class NormsSettings:
+class NormsSettings(NamedTuple):
     """How many numbers."""
 
     batch: int = 32  # Sequences.
@@ -80,19 +78,13 @@ def draw_norms(p: NormsSettings, m: NormsMeasurement) -> Drawing:
     return numbers, [bar_chart("what is normalised", "largest mean of it, in absolute value", bars, log=True)]
 
 
-EXPERIMENTS = (
-    Experiment(
-        name="norms",
-        title="Layer norm beside batch norm",
-        statement="Layer norm looks at one token and nothing else; batch norm looks at one feature of the whole batch.",
-        formula="layer: (x − mean_d x)/√(var_d x + ε) for each token; batch: (x − mean_b x)/√(var_b x + ε) for each "
-        "feature",
-        predict="After layer norm, is the mean of feature 3 over the batch zero? Is the mean of token 3 over its "
-        "features?",
-        fails="The learned weight and bias come after: a trained layer norm's output has whatever mean they give it.",
-        parameters=NormsSettings,
-        measure=measure_norms,
-        claim=claim_norms,
-        draw=draw_norms,
-    ),
+NORMS = Experiment(
+    name="norms",
+    title="Layer norm beside batch norm",
+    statement="Layer norm looks at one token and nothing else; batch norm looks at one feature of the whole batch.",
+    formula="layer: (x − mean_d x)/√(var_d x + ε) for each token; batch: (x − mean_b x)/√(var_b x + ε) for each "
+    "feature",
+    predict="After layer norm, is the mean of feature 3 over the batch zero? Is the mean of token 3 over its features?",
+    fails="The learned weight and bias come after: a trained layer norm's output has whatever mean they give it.",
+    functions=(measure_norms, claim_norms, draw_norms),
 )

@@ -1,7 +1,6 @@
 """Attention can't see the order of its tokens, until somebody tells it."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
@@ -13,8 +12,7 @@ from pellucid.lab.panels import bar_chart
 from pellucid.layers import LearnedPositions, MultiHeadAttention, SinusoidalPositions
 
 
-@dataclass(frozen=True)
-class OrderSettings:
+class OrderSettings(NamedTuple):
     """Tokens, width and heads."""
 
     tokens: int = 12  # Number of tokens.
@@ -87,19 +85,13 @@ def draw_order(p: OrderSettings, m: OrderMeasurement) -> Drawing:
     return numbers, [bar_chart("what a permutation changes", "relative difference", bars, log=True)]
 
 
-EXPERIMENTS = (
-    Experiment(
-        name="order",
-        title="Permutations",
-        statement="Attention without positions treats its tokens as a set; positions, and causal masks, make it a "
-        "sequence.",
-        formula="f(P·X) = P·f(X) for every permutation P; mean(P·f(X)) = mean(f(X))",
-        predict="Which of these change when tokens are shuffled: no positions, sinusoidal, learned, rotary, a causal "
-        "mask?",
-        fails="Rotary positions of tokens that are all alike change nothing: there is nothing to put in order.",
-        parameters=OrderSettings,
-        measure=measure_order,
-        claim=claim_order,
-        draw=draw_order,
-    ),
+ORDER = Experiment(
+    name="order",
+    title="Permutations",
+    statement="Attention without positions treats its tokens as a set; positions, and causal masks, make it a "
+    "sequence.",
+    formula="f(P·X) = P·f(X) for every permutation P; mean(P·f(X)) = mean(f(X))",
+    predict="Which of these change when tokens are shuffled: no positions, sinusoidal, learned, rotary, a causal mask?",
+    fails="Rotary positions of tokens that are all alike change nothing: there is nothing to put in order.",
+    functions=(measure_order, claim_order, draw_order),
 )

@@ -1,6 +1,5 @@
 """W_Q, W_K and W_V out of PyTorch's packed in_proj_weight, right and wrong."""
 
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
@@ -12,8 +11,7 @@ from pellucid.lab.panels import bar_chart
 from pellucid.layers import MultiHeadAttention
 
 
-@dataclass(frozen=True)
-class PackedSettings:
+class PackedSettings(NamedTuple):
     """Size of the module."""
 
     tokens: int = 5  # Number of tokens.
@@ -94,19 +92,13 @@ def draw_packed(p: PackedSettings, m: PackedMeasurement) -> Drawing:
     return numbers, [bar_chart(title, y, {"": m.errors}, log=True)]
 
 
-EXPERIMENTS = (
-    Experiment(
-        name="packed",
-        title="Three matrices in one",
-        statement="PyTorch packs W_Q, W_K and W_V below each other into one matrix of 3D × D.",
-        formula="in_proj_weight = [W_Q; W_K; W_V], each D × D, out × in: Q = X·in_proj_weight[0:D]ᵀ",
-        predict="D = 64. What is in_proj_weight.data[1], and how many numbers does it hold?",
-        fails="With kdim or vdim there is no in_proj_weight: the three are q_proj_weight, k_proj_weight and "
-        "v_proj_weight.",
-        parameters=PackedSettings,
-        measure=measure_packed,
-        claim=claim_packed,
-        draw=draw_packed,
-        helpers=(with_weights,),
-    ),
+PACKED = Experiment(
+    name="packed",
+    title="Three matrices in one",
+    statement="PyTorch packs W_Q, W_K and W_V below each other into one matrix of 3D × D.",
+    formula="in_proj_weight = [W_Q; W_K; W_V], each D × D, out × in: Q = X·in_proj_weight[0:D]ᵀ",
+    predict="D = 64. What is in_proj_weight.data[1], and how many numbers does it hold?",
+    fails="With kdim or vdim there is no in_proj_weight: the three are q_proj_weight, k_proj_weight and v_proj_weight.",
+    functions=(measure_packed, claim_packed, draw_packed),
+    helpers=(with_weights,),
 )

@@ -1,7 +1,6 @@
 """Attention in half precision: how wrong it is, when it breaks, and what QK-norm does about it."""
 
 import math
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
@@ -17,8 +16,7 @@ from pellucid.ops import attend
 HALF_PRECISIONS = {"bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
-@dataclass(frozen=True)
-class PrecisionSettings:
+class PrecisionSettings(NamedTuple):
     """Tokens, width, and how large queries and keys become."""
 
     tokens: int = 128  # Number of tokens.
@@ -111,19 +109,14 @@ def draw_precision(p: PrecisionSettings, m: PrecisionMeasurement) -> Drawing:
     return numbers, [line_chart("error of the formula in half precision", axes, m.sizes, m.errors, log="xy")]
 
 
-EXPERIMENTS = (
-    Experiment(
-        name="precision",
-        title="Half precision",
-        statement="A score is rounded relative to its size, and e^score makes that an absolute error of the weight.",
-        formula="|Δ ln p| ≈ |s|·ε, with ε = 2⁻⁸ for bfloat16 and 2⁻¹¹ for float16; QK-norm: |q·k|/√d ≤ √d",
-        predict="Queries and keys eight times as large: scores 64 times. What happens to two digits of precision?",
-        fails="The error is against attention of the unrounded inputs: at large sizes attention is hard, and "
-        "rounding an input moves the winner. No kernel can undo that.",
-        parameters=PrecisionSettings,
-        measure=measure_precision,
-        claim=claim_precision,
-        draw=draw_precision,
-        helpers=(attend_naively, half_loses),
-    ),
+PRECISION = Experiment(
+    name="precision",
+    title="Half precision",
+    statement="A score is rounded relative to its size, and e^score makes that an absolute error of the weight.",
+    formula="|Δ ln p| ≈ |s|·ε, with ε = 2⁻⁸ for bfloat16 and 2⁻¹¹ for float16; QK-norm: |q·k|/√d ≤ √d",
+    predict="Queries and keys eight times as large: scores 64 times. What happens to two digits of precision?",
+    fails="The error is against attention of the unrounded inputs: at large sizes attention is hard, and rounding an "
+    "input moves the winner. No kernel can undo that.",
+    functions=(measure_precision, claim_precision, draw_precision),
+    helpers=(attend_naively, half_loses),
 )

@@ -1,7 +1,6 @@
 """Every intermediate of attention with its shape, with tokens as rows and with tokens as columns."""
 
 import math
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
@@ -16,8 +15,7 @@ from pellucid.ops import attend
 Shape = tuple[int, ...]
 
 
-@dataclass(frozen=True)
-class ShapesSettings:
+class ShapesSettings(NamedTuple):
     """Tokens, width and heads of the layer; the widths of the single head."""
 
     tokens: int = 5  # Number of tokens.
@@ -126,18 +124,13 @@ def draw_shapes(p: ShapesSettings, m: ShapesMeasurement) -> Drawing:
     ]
 
 
-EXPERIMENTS = (
-    Experiment(
-        name="shapes",
-        title="Shapes, in rows and in columns",
-        statement="Attention compares tokens with tokens: its map is tokens × tokens, whichever way tokens are written.",
-        formula="rows: softmax(β·Q·Kᵀ)·V with Q = X·W_q; columns: V·softmax(β·Kᵀ·Q) with Q = W^Q·X",
-        predict="X is 768×6, one token in each column. Which of QKᵀ and KᵀQ is the score matrix, and how large is it?",
-        fails="A width × width matrix is not meaningless: it mixes features, as channel attention does. It is not "
-        "attention over tokens.",
-        parameters=ShapesSettings,
-        measure=measure_shapes,
-        claim=claim_shapes,
-        draw=draw_shapes,
-    ),
+SHAPES = Experiment(
+    name="shapes",
+    title="Shapes, in rows and in columns",
+    statement="Attention compares tokens with tokens: its map is tokens × tokens, whichever way tokens are written.",
+    formula="rows: softmax(β·Q·Kᵀ)·V with Q = X·W_q; columns: V·softmax(β·Kᵀ·Q) with Q = W^Q·X",
+    predict="X is 768×6, one token in each column. Which of QKᵀ and KᵀQ is the score matrix, and how large is it?",
+    fails="A width × width matrix is not meaningless: it mixes features, as channel attention does. It is not "
+    "attention over tokens.",
+    functions=(measure_shapes, claim_shapes, draw_shapes),
 )

@@ -1,7 +1,6 @@
 """Sinusoidal positions: a step of k is one rotation for each frequency, wherever one stands."""
 
 import math
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
@@ -13,8 +12,7 @@ from pellucid.lab.panels import heatmap, line_chart
 from pellucid.ops.positions import offset_rotation, sinusoidal
 
 
-@dataclass(frozen=True)
-class SinusoidsSettings:
+class SinusoidsSettings(NamedTuple):
     """How many positions of which width."""
 
     positions: int = 128  # Number of positions.
@@ -105,7 +103,8 @@ def claim_sinusoids(p: SinusoidsSettings, m: SinusoidsMeasurement) -> Claims:
     yield Thesis("sinusoids.longest", f"The longest wavelength is {base}·2π.").false(
         at_most(1e-9, f"its share of {base}·2π, short of one by", 1 - share),
         twin=(
-            f"distance of the last wavelength, measured by the rotation of one step, from 2π·{base}^(1 − 2/d), relative",
+            f"distance of the last wavelength, measured by the rotation of one step, from 2π·{base}^(1 − 2/d), "
+            "relative",
             abs(2 * math.pi / m.slowest_turn / last - 1),
         ),
         truth=f"It is 2π·{base}^(1 − 2/d), which is {share:.3f} of that at d = {d}.",
@@ -129,20 +128,15 @@ def draw_sinusoids(p: SinusoidsSettings, m: SinusoidsMeasurement) -> Drawing:
     ]
 
 
-EXPERIMENTS = (
-    Experiment(
-        name="sinusoids",
-        title="Sinusoidal positions",
-        statement="The encoding is linear in the offset: a step of k is the same rotation everywhere.",
-        formula="[sin(ω(t + k)), cos(ω(t + k))] = [[cos ωk, sin ωk], [−sin ωk, cos ωk]]·[sin ωt, cos ωt]; "
-        "PE(t)·PE(t + k) = Σ cos(ωᵢ·k)",
-        predict="How do the dot products of neighbours at position 3 and at position 300 differ? Does the dot product "
-        "fall steadily with the distance?",
-        fails="The rotation is linear in the encoding alone: once content is added, W_q and W_k must learn to "
-        "separate them. In float32 the error grows with the position.",
-        parameters=SinusoidsSettings,
-        measure=measure_sinusoids,
-        claim=claim_sinusoids,
-        draw=draw_sinusoids,
-    ),
+SINUSOIDS = Experiment(
+    name="sinusoids",
+    title="Sinusoidal positions",
+    statement="The encoding is linear in the offset: a step of k is the same rotation everywhere.",
+    formula="[sin(ω(t + k)), cos(ω(t + k))] = [[cos ωk, sin ωk], [−sin ωk, cos ωk]]·[sin ωt, cos ωt]; PE(t)·PE(t + k) "
+    "= Σ cos(ωᵢ·k)",
+    predict="How do the dot products of neighbours at position 3 and at position 300 differ? Does the dot product fall "
+    "steadily with the distance?",
+    fails="The rotation is linear in the encoding alone: once content is added, W_q and W_k must learn to separate "
+    "them. In float32 the error grows with the position.",
+    functions=(measure_sinusoids, claim_sinusoids, draw_sinusoids),
 )

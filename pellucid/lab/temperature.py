@@ -1,7 +1,6 @@
 """β, the inverse temperature: from the mean of all values to one of them, and why it is 1/√d."""
 
 import math
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
@@ -14,8 +13,7 @@ from pellucid.lab.panels import line_chart
 from pellucid.ops import attend, attention_weights, entropy
 
 
-@dataclass(frozen=True)
-class TemperatureSettings:
+class TemperatureSettings(NamedTuple):
     """How many queries meet how many keys of which width."""
 
     keys: int = 64  # Number of keys, and of queries.
@@ -121,8 +119,7 @@ def draw_temperature(p: TemperatureSettings, m: TemperatureMeasurement) -> Drawi
     ]
 
 
-@dataclass(frozen=True)
-class ScalingSettings:
+class ScalingSettings(NamedTuple):
     """Which widths are compared, by how many scores."""
 
     widths: tuple[int, ...] = (4, 16, 64, 256, 1024)  # Widths of queries and keys.
@@ -190,34 +187,26 @@ def draw_scaling(p: ScalingSettings, m: ScalingMeasurement) -> Drawing:
     ]
 
 
-EXPERIMENTS = (
-    Experiment(
-        name="temperature",
-        title="β from 0 to ∞",
-        statement="β turns attention from the plain mean of all values (0) over a soft mixture to one preserved value "
-        "(∞).",
-        formula="softmax(β·q·Kᵀ)·V; effective number of keys e^H, H = −Σ p·ln p; ∂p/∂s = diag(p) − p·pᵀ",
-        predict="At 1/√d, of 64 random keys, how many count? At 10/√d? At which β does the gradient die?",
-        fails="Keys that tie share the weight at any β, ∞ included. Below zero, β prefers the worst keys, and the "
-        "effective number of keys falls with |β|. Rows near a tie keep their gradient longer than the median row.",
-        parameters=TemperatureSettings,
-        measure=measure_temperature,
-        claim=claim_temperature,
-        draw=draw_temperature,
-        helpers=(gradient_through, largest_step),
-    ),
-    Experiment(
-        name="scaling",
-        title="Why 1/√d",
-        statement="Without 1/√d wide heads get large scores, and a softmax of large scores is saturated.",
-        formula="Var(q·k) = Σ Var(qᵢ·kᵢ) = d for independent components of variance one; so Var(q·k/√d) = 1",
-        predict="By what factor does the spread (standard deviation) of unscaled scores grow from d = 4 to d = 1,024?",
-        fails="It speaks of independent components, as they are at initialisation. Trained queries and keys align, "
-        "and scores grow beyond it; QK-norm is the remedy then.",
-        parameters=ScalingSettings,
-        measure=measure_scaling,
-        claim=claim_scaling,
-        draw=draw_scaling,
-        helpers=(gradient_through,),
-    ),
+TEMPERATURE = Experiment(
+    name="temperature",
+    title="β from 0 to ∞",
+    statement="β turns attention from the plain mean of all values (0) over a soft mixture to one preserved value (∞).",
+    formula="softmax(β·q·Kᵀ)·V; effective number of keys e^H, H = −Σ p·ln p; ∂p/∂s = diag(p) − p·pᵀ",
+    predict="At 1/√d, of 64 random keys, how many count? At 10/√d? At which β does the gradient die?",
+    fails="Keys that tie share the weight at any β, ∞ included. Below zero, β prefers the worst keys, and the "
+    "effective number of keys falls with |β|. Rows near a tie keep their gradient longer than the median row.",
+    functions=(measure_temperature, claim_temperature, draw_temperature),
+    helpers=(gradient_through, largest_step),
+)
+
+SCALING = Experiment(
+    name="scaling",
+    title="Why 1/√d",
+    statement="Without 1/√d wide heads get large scores, and a softmax of large scores is saturated.",
+    formula="Var(q·k) = Σ Var(qᵢ·kᵢ) = d for independent components of variance one; so Var(q·k/√d) = 1",
+    predict="By what factor does the spread (standard deviation) of unscaled scores grow from d = 4 to d = 1,024?",
+    fails="It speaks of independent components, as they are at initialisation. Trained queries and keys align, and "
+    "scores grow beyond it; QK-norm is the remedy then.",
+    functions=(measure_scaling, claim_scaling, draw_scaling),
+    helpers=(gradient_through,),
 )

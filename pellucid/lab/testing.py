@@ -1,6 +1,5 @@
 """What differs between training and testing: dropout, teacher forcing, and what a model's own mistakes do to it."""
 
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
@@ -17,8 +16,7 @@ from pellucid.layers import EncoderBlock
 from pellucid.models import Transformer, TransformerConfig
 
 
-@dataclass(frozen=True)
-class DropoutSettings:
+class DropoutSettings(NamedTuple):
     """A block and how often its numbers are dropped."""
 
     width: int = 32  # Of a token.
@@ -72,8 +70,7 @@ def draw_dropout(p: DropoutSettings, m: DropoutMeasurement) -> Drawing:
     ]
 
 
-@dataclass(frozen=True)
-class ForcingSettings:
+class ForcingSettings(NamedTuple):
     """A small encoder–decoder, with weights as they are drawn."""
 
     vocabulary: int = 12  # Different tokens.
@@ -142,8 +139,7 @@ def draw_forcing(p: ForcingSettings, m: ForcingMeasurement) -> Drawing:
     return m.changes, [bar_chart("does it read what it must say?", change, {"": m.changes})]
 
 
-@dataclass(frozen=True)
-class ExposureSettings:
+class ExposureSettings(NamedTuple):
     """How many scenes are captioned."""
 
     scenes: int = 400  # Drawn scenes that captioner-scenes hasn't seen.
@@ -215,44 +211,35 @@ def draw_exposure(p: ExposureSettings, m: ExposureMeasurement) -> Drawing:
     return m.shares | m.counts, [bar_chart("words of captions with a mistake", "share of words right", m.parts)]
 
 
-EXPERIMENTS = (
-    Experiment(
-        name="dropout",
-        title="train() and eval()",
-        statement="Dropout makes a model's answers random in training; in testing it is off.",
-        formula="train: x·m/(1 − p), m = 0 with probability p; eval: x. E[train] = eval for linear maps alone",
-        predict="Draw a thousand dropout masks and take the mean answer. Is it the answer of eval()?",
-        fails="For small p and many numbers the difference is small: that is why it works.",
-        parameters=DropoutSettings,
-        measure=measure_dropout,
-        claim=claim_dropout,
-        draw=draw_dropout,
-    ),
-    Experiment(
-        name="forcing",
-        title="Teacher forcing",
-        statement="In training the decoder reads the target one step late, behind a mask; then all places learn in one "
-        "pass.",
-        formula="input = [start, y₁ … y_{n−1}], target = [y₁ … y_n]; place i sees input up to i, which is y up to i − 1",
-        predict="The target isn't shifted, but the mask is there. Can the decoder read what it must say?",
-        fails="It says nothing of how the model speaks on its own: see exposure.",
-        parameters=ForcingSettings,
-        measure=measure_forcing,
-        claim=claim_forcing,
-        draw=draw_forcing,
-    ),
-    Experiment(
-        name="exposure",
-        title="On its own",
-        statement="A captioner that makes a mistake goes on from it, which it has never practised.",
-        formula="teacher forcing: p(yᵢ | y up to i − 1); on its own: p(ŷᵢ | ŷ up to i − 1)",
-        predict="Among captions with a mistake: how often are the words after it right, given the true words, and "
-        "given its own?",
-        fails="Words are compared place by place; a caption that says the same with one word more counts as wrong "
-        "from there on.",
-        parameters=ExposureSettings,
-        measure=measure_exposure,
-        claim=claim_exposure,
-        draw=draw_exposure,
-    ),
+DROPOUT = Experiment(
+    name="dropout",
+    title="train() and eval()",
+    statement="Dropout makes a model's answers random in training; in testing it is off.",
+    formula="train: x·m/(1 − p), m = 0 with probability p; eval: x. E[train] = eval for linear maps alone",
+    predict="Draw a thousand dropout masks and take the mean answer. Is it the answer of eval()?",
+    fails="For small p and many numbers the difference is small: that is why it works.",
+    functions=(measure_dropout, claim_dropout, draw_dropout),
+)
+
+FORCING = Experiment(
+    name="forcing",
+    title="Teacher forcing",
+    statement="In training the decoder reads the target one step late, behind a mask; then all places learn in one "
+    "pass.",
+    formula="input = [start, y₁ … y_{n−1}], target = [y₁ … y_n]; place i sees input up to i, which is y up to i − 1",
+    predict="The target isn't shifted, but the mask is there. Can the decoder read what it must say?",
+    fails="It says nothing of how the model speaks on its own: see exposure.",
+    functions=(measure_forcing, claim_forcing, draw_forcing),
+)
+
+EXPOSURE = Experiment(
+    name="exposure",
+    title="On its own",
+    statement="A captioner that makes a mistake goes on from it, which it has never practised.",
+    formula="teacher forcing: p(yᵢ | y up to i − 1); on its own: p(ŷᵢ | ŷ up to i − 1)",
+    predict="Among captions with a mistake: how often are the words after it right, given the true words, and given "
+    "its own?",
+    fails="Words are compared place by place; a caption that says the same with one word more counts as wrong from "
+    "there on.",
+    functions=(measure_exposure, claim_exposure, draw_exposure),
 )

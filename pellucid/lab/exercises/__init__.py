@@ -11,19 +11,9 @@ from pellucid.lab.exercises.cells import notebook, parsed, script, with_answers,
 
 # In an order that teaches: each needs only what stands before it.
 EXERCISES = (
-    "attention",
-    "temperature",
-    "masks",
-    "heads",
-    "order",
-    "sinusoids",
-    "built",
-    "norms",
-    "forcing",
-    "rollout",
-    "beam",
+    "attention", "temperature", "masks", "heads", "order", "sinusoids", "built", "norms", "forcing", "rollout", "beam",
     "reading",
-)
+)  # fmt: skip
 
 ABOUT = """# Exercises: attention from nothing to the captioner
 
