@@ -80,20 +80,20 @@ def mean_log_prob(tokens: list[int]) -> float:
 
 def test_one_beam() -> None:
     """One beam falls into the trap."""
-    found = beam_search(spoken(TRAP), 0, 1, beams=1, length=4)
-    assert found[:1] == [2], f"it says {found}"
+    sentence = beam_search(spoken(TRAP), 0, 1, beams=1, length=4)
+    assert sentence[:1] == [2], f"it says {sentence}"
 
 
 def test_two_beams() -> None:
     """Two beams don't, and the sentence ends where it should."""
-    found = beam_search(spoken(TRAP), 0, 1, beams=2, length=4)
-    assert found == [3, 2, 1], f"they say {found}"
+    sentence = beam_search(spoken(TRAP), 0, 1, beams=2, length=4)
+    assert sentence == [3, 2, 1], f"they say {sentence}"
 
 
 def test_long_sentences() -> None:
     """A long sentence of likely tokens is better than an early end that is not."""
-    found = beam_search(spoken(LONG), 0, 1, beams=3, length=4)
-    assert found == [2, 3, 1], f"it says {found}"
+    sentence = beam_search(spoken(LONG), 0, 1, beams=3, length=4)
+    assert sentence == [2, 3, 1], f"it says {sentence}"
 
 
 def test_all_sentences() -> None:
@@ -105,20 +105,20 @@ def test_all_sentences() -> None:
         for last in ((1,) if n < 3 else (0, 1, 2, 3, 4))
     ]
     best = max(everything, key=mean_log_prob)
-    found = beam_search(language, 0, 1, beams=1000, length=4)
-    assert found == best, f"it says {found}, and {best} has a better mean"
+    sentence = beam_search(language, 0, 1, beams=1000, length=4)
+    assert sentence == best, f"it says {sentence}, and {best} has a better mean"
 
 
 def test_few_beams() -> None:
     """More beams look at more continuations, and never at more than they have room for."""
-    asked: list[int] = []
+    lengths: list[int] = []
 
     def counted(tokens: list[int]) -> Tensor:
-        asked.append(len(tokens))
+        lengths.append(len(tokens))
         return language(tokens).index_fill(0, torch.tensor([1]), -50.0)
 
     beam_search(counted, 0, 1, beams=3, length=4)
-    at_once = [asked.count(n) for n in (1, 2, 3, 4)]
+    at_once = [lengths.count(n) for n in (1, 2, 3, 4)]
     assert at_once == [1, 3, 3, 3], f"three beams asked for the continuations of {at_once} sentences in four steps"
 
 
@@ -135,9 +135,9 @@ def test_a_captioner() -> None:
             return model.decode(torch.tensor([tokens]), mine)[0, -1].log_softmax(-1)
 
         truth = decode.beam_search(model, mine, start=START, end=END, length=11, beams=3)
-        said = beam_search(log_probs, START, END, beams=3, length=11)
-        wanted = truth.tokens[0, 0, : int(truth.lengths[0, 0])].tolist()
-        assert said == wanted, f"it says {tokenizer.decode(said)!r}, pellucid {tokenizer.decode(wanted)!r}"
+        sentence = beam_search(log_probs, START, END, beams=3, length=11)
+        expected = truth.tokens[0, 0, : int(truth.lengths[0, 0])].tolist()
+        assert sentence == expected, f"it says {tokenizer.decode(sentence)!r}, pellucid {tokenizer.decode(expected)!r}"
 
 
 # %%
