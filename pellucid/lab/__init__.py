@@ -8,8 +8,7 @@
 
 from importlib import import_module
 
-from pellucid.lab.claims import Case, Claim, Verdict
-from pellucid.lab.frame import Experiment, Outcome
+from pellucid.lab.frame import Case, Claim, Experiment, Outcome, Verdict
 from pellucid.lab.panels import draw_panels
 
 # In an order that teaches: from one softmax to trained models.

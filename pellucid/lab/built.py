@@ -7,8 +7,7 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from pellucid.lab.claims import Claims, Thesis, at_most
-from pellucid.lab.frame import Drawing, Experiment, largest_error, relative_error, seeded
+from pellucid.lab.frame import Claims, Drawing, Experiment, Thesis, at_most, max_error, relative_error, seeded
 from pellucid.lab.panels import heatmap
 from pellucid.layers import MultiHeadAttention, watch
 
@@ -74,7 +73,7 @@ def measure_built(p: BuiltSettings) -> BuiltMeasurement:
         with torch.no_grad(), watch(layer) as seen:
             output = layer(tokens)[..., :c]
         weights[name] = seen[""].weights()[0, 0]
-        errors[name] = {target: largest_error(output, values) for target, values in targets.items()}
+        errors[name] = {target: max_error(output, values) for target, values in targets.items()}
         relative_errors[name] = relative_error(output, convolved)
     return BuiltMeasurement(weights, errors, relative_errors)
 

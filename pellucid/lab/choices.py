@@ -1,14 +1,12 @@
 """Hard or soft, self or cross: two choices that have nothing to do with each other."""
 
 import math
-from collections.abc import Iterable
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from pellucid.lab.claims import Claims, Thesis, at_least
-from pellucid.lab.frame import Drawing, Experiment, Number, seeded
+from pellucid.lab.frame import Claims, Drawing, Experiment, Thesis, at_least, seeded
 from pellucid.lab.panels import heatmap
 from pellucid.layers import MultiHeadAttention, watch
 
@@ -26,6 +24,8 @@ class ChoicesMeasurement(NamedTuple):
     weights: dict[str, Tensor]  # of each run
     hard: dict[str, bool]  # whether every row was one key
     cross: dict[str, bool]  # whether its keys were not of the tokens that ask
+    combinations: int  # that ran
+    combinations_if_same: int  # if hard were cross and soft were self
 
 
 def measure_choices(p: ChoicesSettings) -> ChoicesMeasurement:
@@ -43,7 +43,8 @@ def measure_choices(p: ChoicesSettings) -> ChoicesMeasurement:
             weights[name] = rows
             hard[name] = bool(((rows == 0) | (rows == 1)).all())
             cross[name] = not torch.equal(seen[""].k[0, 0], layer.k(x)[0])
-    return ChoicesMeasurement(weights, hard, cross)
+    pairs = (set(zip(hard.values(), other.values(), strict=True)) for other in (cross, hard))
+    return ChoicesMeasurement(weights, hard, cross, *map(len, pairs))
 
 
 def claim_choices(p: ChoicesSettings, m: ChoicesMeasurement) -> Claims:
@@ -56,26 +57,19 @@ def claim_choices(p: ChoicesSettings, m: ChoicesMeasurement) -> Claims:
             truth="Self or cross says where keys come from, hard or soft how large β is: all four exist.",
             heard=True,
         )
-    hard = m.hard.values()
     yield Thesis(
         "choices.independent", "Hard or soft and self or cross are independent: all four combinations exist."
     ).true(
-        at_least(4, "combinations that ran", count_pairs(hard, m.cross.values())),
-        twin=("combinations, if hard were cross and soft were self", count_pairs(hard, hard)),
+        at_least(4, "combinations that ran", m.combinations),
+        twin=("combinations, if hard were cross and soft were self", m.combinations_if_same),
     )
 
 
 def draw_choices(p: ChoicesSettings, m: ChoicesMeasurement) -> Drawing:
-    numbers: dict[str, Number] = {
+    numbers = {
         name: ("hard" if m.hard[name] else "soft") + ", " + ("cross" if m.cross[name] else "self") for name in m.weights
-    }
-    numbers["different combinations that ran"] = count_pairs(m.hard.values(), m.cross.values())
+    } | {"different combinations that ran": m.combinations}
     return numbers, [heatmap(name, weights) for name, weights in m.weights.items()]
-
-
-def count_pairs(first: Iterable[bool], second: Iterable[bool]) -> int:
-    """How many different pairs there are of these."""
-    return len(set(zip(first, second, strict=True)))
 
 
 CHOICES = Experiment(
@@ -86,5 +80,4 @@ CHOICES = Experiment(
     predict="Draw a table with four cells: soft and hard, self and cross. Which cells are empty?",
     fails="Hard attention has no gradient with respect to its scores, self or cross; it is trained by other means.",
     functions=(measure_choices, claim_choices, draw_choices),
-    helpers=(count_pairs,),
 )

@@ -8,8 +8,7 @@ from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor
 
-from pellucid.lab.claims import Claims, Thesis, at_least, at_most
-from pellucid.lab.frame import Drawing, Experiment, largest_error, relative_error, seeded
+from pellucid.lab.frame import Claims, Drawing, Experiment, Thesis, at_least, at_most, max_error, relative_error, seeded
 from pellucid.lab.panels import bar_chart, heatmap
 from pellucid.layers import MultiHeadAttention, watch
 from pellucid.ops import masks
@@ -41,7 +40,8 @@ class ConvolutionMeasurement(NamedTuple):
     one_head: float  # relative error of the best one head
     bound: float  # that no one head can go below
     one_head_blur: float  # for a kernel whose slices are all alike
-    ranks: dict[str, int]  # of the kernel's slices
+    rank: int  # of the kernel's slices
+    blur_rank: int
     band: BandErrors
     looks: Tensor  # where the heads of one query look
 
@@ -126,8 +126,8 @@ def band_errors(kernel: Float[Tensor, "out channels x"], seed: int) -> BandError
     shared = ((mean * width) @ line @ rows.T)[..., inside]
     heads = [torch.eye(n).roll(i - edge, 1) for i in range(width)]  # row r of head i attends to r + i − edge alone
     shifted = torch.stack([kernel[:, :, i] @ line @ head.T for i, head in enumerate(heads)]).sum(0)[..., inside]
-    sums = ((weights.sum(-1) - 1).abs().max().item() for weights in (band, rows))
-    return BandErrors(*sums, relative_error(shared, truth), relative_error(shifted, truth))
+    band_sum, row_sum = ((weights.sum(-1) - 1).abs().max().item() for weights in (band, rows))
+    return BandErrors(band_sum, row_sum, relative_error(shared, truth), relative_error(shifted, truth))
 
 
 def measure_convolution(p: ConvolutionSettings) -> ConvolutionMeasurement:
@@ -146,14 +146,12 @@ def measure_convolution(p: ConvolutionSettings) -> ConvolutionMeasurement:
         outputs["one head fewer"] = convolve_by(layer, image, edge, c)
     middle = (p.size + 2 * edge) * (p.size // 2 + edge) + p.size // 2 + edge  # a query
     return ConvolutionMeasurement(
-        {name: largest_error(output, truth) for name, output in outputs.items()},
+        {name: max_error(output, truth) for name, output in outputs.items()},
         {name: relative_error(output, truth) for name, output in outputs.items()},
         *best_single_head(weight),
         one_head_blur=best_single_head(blur)[0],
-        ranks={
-            "kernel": int(torch.linalg.matrix_rank(slices(weight))),
-            "blur": int(torch.linalg.matrix_rank(slices(blur))),
-        },
+        rank=int(torch.linalg.matrix_rank(slices(weight))),
+        blur_rank=int(torch.linalg.matrix_rank(slices(blur))),
         band=band_errors(weight[:, :, edge], p.seed),
         looks=seen[""].weights(queries=[middle])[0, :, 0].sum(0).unflatten(0, (p.size + 2 * edge,) * 2),
     )
@@ -192,7 +190,7 @@ def claim_convolution(p: ConvolutionSettings, m: ConvolutionMeasurement) -> Clai
     yield Thesis(
         "convolution.rank",
         f"The kernel's {n**2} slices are independent, so that fewer heads that attend by position can't do.",
-    ).true(at_least(n**2, "rank of the slices, as rows", m.ranks["kernel"]), twin=("rank for a blur", m.ranks["blur"]))
+    ).true(at_least(n**2, "rank of the slices, as rows", m.rank), twin=("rank for a blur", m.blur_rank))
 
 
 def draw_convolution(p: ConvolutionSettings, m: ConvolutionMeasurement) -> Drawing:

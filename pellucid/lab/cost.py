@@ -10,8 +10,7 @@ from typing import Any, NamedTuple
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from pellucid.lab.claims import Claims, Thesis, at_least, at_most
-from pellucid.lab.frame import Drawing, Experiment, exponent, seeded
+from pellucid.lab.frame import Claims, Drawing, Experiment, Thesis, at_least, at_most, exponent, seeded
 from pellucid.lab.panels import line_chart
 from pellucid.ops import attend, column_mass
 

@@ -2,9 +2,8 @@
 
 from typing import NamedTuple
 
-from pellucid.lab.claims import Claims, Thesis, at_most
 from pellucid.lab.depth import DepthSettings, Stack, load_digits, measure_accuracy, train_stack
-from pellucid.lab.frame import Drawing, Experiment, seeded
+from pellucid.lab.frame import Claims, Drawing, Experiment, Thesis, at_most, seeded
 from pellucid.lab.panels import line_chart
 
 

@@ -8,8 +8,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from pellucid.data.named import digits
-from pellucid.lab.claims import Claims, Thesis, at_least, at_most
-from pellucid.lab.frame import Drawing, Experiment, seeded
+from pellucid.lab.frame import Claims, Drawing, Experiment, Thesis, at_least, at_most, seeded
 from pellucid.lab.panels import bar_chart, line_chart
 from pellucid.layers import EncoderBlock, LearnedPositions, PatchEmbed
 from pellucid.models.init import initialise
@@ -131,14 +130,12 @@ def measure_depth(p: DepthSettings) -> DepthMeasurement:
 
 
 def claim_depth(p: DepthSettings, m: DepthMeasurement) -> Claims:
-    ratio = {form: norms[0] / norms[-1] for form, norms in m.gradients.items()}
+    *_, normed, neither = (norms[0] / norms[-1] for norms in m.gradients.values())
     yield Thesis(
         "depth.vanishing", "Without residuals the gradient vanishes on its way to the first block."
     ).conditional(
-        at_most(
-            0.05, "neither residuals nor norms: gradient norm of the first block over the last's", ratio["neither"]
-        ),
-        ("norms, no residuals: the same", ratio["no residual"]),
+        at_most(0.05, "neither residuals nor norms: gradient norm of the first block over the last's", neither),
+        ("norms, no residuals: the same", normed),
         truth="Without norms it does. With norms it stays, and what is lost is the difference between tokens.",
     )
     yield Thesis(
@@ -147,18 +144,19 @@ def claim_depth(p: DepthSettings, m: DepthMeasurement) -> Claims:
         at_most(1e-3, "their distance from their mean, over their length", m.spreads["no residual"][-1]),
         twin=("with residuals (pre-norm)", m.spreads["pre-norm"][-1]),
     )
+    pre_norm, post_norm, no_norm, no_residual = m.accuracy.values()
     yield Thesis(
         "depth.residuals", f"With residuals and norms {p.depth} blocks learn to read digits in {p.steps} steps."
     ).true(
-        at_least(0.3, "pre-norm: test accuracy", m.accuracy["pre-norm"]),
-        twin=("without residuals", m.accuracy["no residual"]),
+        at_least(0.3, "pre-norm: test accuracy", pre_norm),
+        twin=("without residuals", no_residual),
     )
     yield Thesis(
         "depth.norms", f"Without norms {p.depth} blocks with residuals don't learn at the same learning rate."
-    ).true(at_most(0.3, "no norm: test accuracy", m.accuracy["no norm"]), twin=("pre-norm", m.accuracy["pre-norm"]))
+    ).true(at_most(0.3, "no norm: test accuracy", no_norm), twin=("pre-norm", pre_norm))
     yield Thesis(
         "depth.post_norm", "Post-norm, deep and with no warm-up, has hardly begun to learn when pre-norm reads."
-    ).true(at_most(0.3, "post-norm: test accuracy", m.accuracy["post-norm"]), twin=("pre-norm", m.accuracy["pre-norm"]))
+    ).true(at_most(0.3, "post-norm: test accuracy", post_norm), twin=("pre-norm", pre_norm))
 
 
 def draw_depth(p: DepthSettings, m: DepthMeasurement) -> Drawing:

@@ -7,8 +7,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from pellucid.lab.claims import Claims, Thesis, at_most
-from pellucid.lab.frame import Drawing, Experiment, largest_error, seeded
+from pellucid.lab.frame import Claims, Drawing, Experiment, Thesis, at_most, max_error, seeded
 from pellucid.lab.panels import heatmap
 from pellucid.ops import attend, masks
 
@@ -24,7 +23,7 @@ class GraphSettings(NamedTuple):
 
 class GraphMeasurement(NamedTuple):
     edges: Tensor  # of the sparse graph
-    dense_errors: dict[str, float]  # of attention, beside the hand-written update on two graphs
+    errors: dict[str, float]  # of attention, beside the hand-written update over everyone or neighbours
     masked_errors: dict[str, float]  # of masked attention
     layers: int  # until all have heard all
     wrong: int  # pairs that don't hear of each other as said, after each number of layers
@@ -70,8 +69,8 @@ def measure_graph(p: GraphSettings) -> GraphMeasurement:
     heard = {n: hears(n, edges) for n in range(1, layers + 1)}
     return GraphMeasurement(
         edges,
-        {over: largest_error(dense, update) for over, update in updates.items()},
-        {over: largest_error(masked, update) for over, update in updates.items()},
+        {over: max_error(dense, update) for over, update in updates.items()},
+        {over: max_error(masked, update) for over, update in updates.items()},
         layers,
         wrong=sum(int((heard[n] != (distance <= n * p.radius)).sum()) for n in heard),
         wrong_if_not_added=sum(int((heard[n] != (distance <= p.radius)).sum()) for n in heard),
@@ -81,16 +80,13 @@ def measure_graph(p: GraphSettings) -> GraphMeasurement:
 
 def claim_graph(p: GraphSettings, m: GraphMeasurement) -> Claims:
     yield Thesis("graph.complete", "Attention is one round of message passing on a complete graph.").true(
-        at_most(1e-12, "largest difference from the hand-written update", m.dense_errors["everyone"]),
-        twin=("from the update on a graph with edges missing", m.dense_errors["neighbours"]),
+        at_most(1e-12, "largest difference from the hand-written update", m.errors["everyone"]),
+        twin=("from the update on a graph with edges missing", m.errors["neighbours"]),
     )
+    far, near = m.masked_errors.values()
     yield Thesis("graph.mask", "A mask is a set of missing edges.").true(
-        at_most(
-            1e-12,
-            "masked attention: largest difference from the update over neighbours",
-            m.masked_errors["neighbours"],
-        ),
-        twin=("from the update over everyone", m.masked_errors["everyone"]),
+        at_most(1e-12, "masked attention: largest difference from the update over neighbours", near),
+        twin=("from the update over everyone", far),
     )
     yield Thesis(
         "graph.reach",
@@ -107,7 +103,7 @@ def draw_graph(p: GraphSettings, m: GraphMeasurement) -> Drawing:
         "edges of the complete graph": p.nodes**2,
         "edges of the window": int(m.edges.sum()),
         "layers until all have heard all": m.layers,
-        "largest difference from the hand-written update": m.dense_errors["everyone"],
+        "largest difference from the hand-written update": m.errors["everyone"],
     }
     return numbers, [
         heatmap("edges of the complete graph", torch.ones(p.nodes, p.nodes), unit="edge"),

@@ -7,19 +7,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from pellucid.lab.claims import Claims, Thesis, at_least, at_most
-from pellucid.lab.frame import Drawing, Experiment, Number
+from pellucid.lab import shipped
+from pellucid.lab.frame import Claims, Drawing, Experiment, Thesis, at_least, at_most
 from pellucid.lab.panels import heatmap
-from pellucid.lab.shipped import (
-    CAPTIONER,
-    CLASSIFIER,
-    Photographs,
-    caption_accuracy,
-    label_accuracy,
-    load_photographs,
-    load_scenes,
-    name_models,
-)
 from pellucid.layers import MultiHeadAttention
 
 
@@ -63,7 +53,7 @@ def all_without(layers: list[MultiHeadAttention], heads: list[list[int]], measur
     return without(layers[0], heads[0], lambda: all_without(layers[1:], heads[1:], measure))
 
 
-def resume(data: Photographs) -> Callable[[str], float]:
+def resume(data: shipped.Photographs) -> Callable[[str], float]:
     """`label_accuracy` after a change to one layer, given its name: the blocks before it are not run again."""
     if data.model.config.pooling != "mean" or not data.model.config.norm_first:
         raise ValueError(
@@ -76,7 +66,7 @@ def resume(data: Photographs) -> Callable[[str], float]:
         kept[i] = inputs[0]
 
     hooks = [block.register_forward_pre_hook(partial(keep, i)) for i, block in enumerate(blocks)]
-    label_accuracy(data)
+    shipped.label_accuracy(data)
     for hook in hooks:
         hook.remove()
 
@@ -110,11 +100,11 @@ def remove_heads(model: nn.Module, accuracy: Callable[[str], float], redundant: 
 
 def measure_heads(p: HeadsSettings) -> HeadsMeasurement:
     """Remove the heads of each model, and count the answers that are lost."""
-    scenes, photographs = load_scenes(p.scenes), load_photographs(p.photographs)
-    removals = {CAPTIONER: remove_heads(scenes.model, lambda _: caption_accuracy(scenes), p.redundant)}
+    scenes, photographs = shipped.load_scenes(p.scenes), shipped.load_photographs(p.photographs)
+    removals = {shipped.CAPTIONER: remove_heads(scenes.model, lambda _: shipped.caption_accuracy(scenes), p.redundant)}
     if photographs is not None:
-        removals[CLASSIFIER] = remove_heads(photographs.model, resume(photographs), p.redundant)
-    return HeadsMeasurement(removals, name_models(photographs))
+        removals[shipped.CLASSIFIER] = remove_heads(photographs.model, resume(photographs), p.redundant)
+    return HeadsMeasurement(removals, shipped.name_models(photographs))
 
 
 def claim_heads(p: HeadsSettings, m: HeadsMeasurement) -> Claims:
@@ -137,8 +127,7 @@ def claim_heads(p: HeadsSettings, m: HeadsMeasurement) -> Claims:
 
 
 def draw_heads(p: HeadsSettings, m: HeadsMeasurement) -> Drawing:
-    numbers: dict[str, Number] = {}
-    panels = []
+    numbers, panels = {}, []
     for name, removal in m.removals.items():
         losses = [lost for of_layer in removal.losses for lost in of_layer]
         numbers |= {
@@ -149,9 +138,9 @@ def draw_heads(p: HeadsSettings, m: HeadsMeasurement) -> Drawing:
             f"{name}: lost without all redundant ones": removal.together,
             f"{name}: lost without any head": removal.nothing,
         }
-        labels = {"rows": "attention, from the first", "columns": "head", "unit": "share of answers lost"}
-        title, cells = f"{name}: share of answers lost without a head", torch.tensor(removal.losses)
-        panels.append(heatmap(title, cells, high=max(0.05, *losses), **labels))
+        rows, unit = "attention, from the first", "share of answers lost"
+        cells, high = torch.tensor(removal.losses), max(0.05, *losses)
+        panels.append(heatmap(f"{name}: {unit} without a head", cells, rows=rows, columns="head", high=high, unit=unit))
     return numbers | {"models": m.models}, panels
 
 

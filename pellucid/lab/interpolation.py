@@ -1,6 +1,5 @@
 """Pictures of other sizes, by interpolated positions."""
 
-from dataclasses import replace
 from typing import NamedTuple
 
 import torch
@@ -8,8 +7,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
-from pellucid.lab.claims import Claims, Thesis, at_most
-from pellucid.lab.frame import Drawing, Experiment
+from pellucid.lab.frame import Claims, Drawing, Experiment, Thesis, at_most
 from pellucid.lab.panels import bar_chart
 from pellucid.lab.shipped import CAPTIONER, CLASSIFIER, caption_accuracy, label_accuracy, load_photographs, load_scenes
 
@@ -49,24 +47,22 @@ def measure_interpolation(p: InterpolationSettings) -> InterpolationMeasurement:
         scenes = {size: load_scenes(p.scenes, (size, size)) for size in sizes}
         accuracy = {size: caption_accuracy(data) for size, data in scenes.items()}
         large = scenes[max(sizes)]
-        back = caption_accuracy(replace(large, images=resize(large.images, own)))
+        back = caption_accuracy(large._replace(images=resize(large.images, own)))
         return InterpolationMeasurement(CAPTIONER, own, accuracy, back)
     pictures = {size: resize(photographs.images, size) for size in sizes}
-    accuracy = {size: label_accuracy(replace(photographs, images=images)) for size, images in pictures.items()}
-    back = label_accuracy(replace(photographs, images=resize(pictures[max(sizes)], own)))
+    accuracy = {size: label_accuracy(photographs._replace(images=images)) for size, images in pictures.items()}
+    back = label_accuracy(photographs._replace(images=resize(pictures[max(sizes)], own)))
     return InterpolationMeasurement(CLASSIFIER, own, accuracy, back)
 
 
 def claim_interpolation(p: InterpolationSettings, m: InterpolationMeasurement) -> Claims:
     worst, largest = min(m.accuracy, key=lambda size: m.accuracy[size]), max(m.accuracy)
-    own, square = m.accuracy[m.own], f"{m.own}×{m.own}"
+    own, least, square = m.accuracy[m.own], m.accuracy[worst], f"{m.own}×{m.own}"
     yield Thesis(
         "interpolation.free",
         "With interpolated positions a vision transformer does as well on other sizes as on its own.",
     ).false(
-        at_most(
-            0.05, f"{m.model} at {worst}×{worst} instead of {square}: share of answers lost", own - m.accuracy[worst]
-        ),
+        at_most(0.05, f"{m.model} at {worst}×{worst} instead of {square}: share of answers lost", own - least),
         twin=(f"the pictures of {largest}×{largest} brought back to {square}", own - m.brought_back),
         truth="It takes them, and answers less well: a patch shows a larger or smaller part of the picture than in "
         "training.",

@@ -7,8 +7,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from pellucid.data.tokenizer import PAD
-from pellucid.lab.claims import Claims, Thesis, at_least
-from pellucid.lab.frame import Drawing, Experiment
+from pellucid.lab.frame import Claims, Drawing, Experiment, Thesis, at_least
 from pellucid.lab.panels import bar_chart
 from pellucid.lab.shipped import CAPTIONER, load_photographs, load_scenes, name_models
 from pellucid.layers import watch
@@ -63,11 +62,10 @@ def measure_itself(p: ItselfSettings) -> ItselfMeasurement:
 def claim_itself(p: ItselfSettings, m: ItselfMeasurement) -> Claims:
     words = torch.cat([shares for name, shares in m.shares.items() if name.startswith("words")])
     patches = torch.cat([shares for name, shares in m.shares.items() if not name.startswith("words")])
+    mean = words.mean().item()
     yield Thesis("itself.word", "A word attends most to itself.").false(
-        at_least(
-            0.5, f"share of words that do, all heads of {CAPTIONER} (by chance {m.chance:.2f})", words.mean().item()
-        ),
-        twin=("share that attend most to another", 1 - words.mean().item()),
+        at_least(0.5, f"share of words that do, all heads of {CAPTIONER} (by chance {m.chance:.2f})", mean),
+        twin=("share that attend most to another", 1 - mean),
         truth=f"Not in general: from head to head the share goes from {words.min():.2f} to {words.max():.2f}.",
         heard=True,
     )

@@ -7,8 +7,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from pellucid.lab.claims import Claims, Thesis, at_least, at_most
-from pellucid.lab.frame import Drawing, Experiment, exponent, relative_error, seeded
+from pellucid.lab.frame import Claims, Drawing, Experiment, Thesis, at_least, at_most, exponent, relative_error, seeded
 from pellucid.lab.panels import bar_chart, line_chart
 from pellucid.ops import attend, attention_weights
 
@@ -55,14 +54,14 @@ def measure_preserve(p: PreserveSettings) -> PreserveMeasurement:
     furthest, length = (v - value).norm(dim=-1).max().item(), value.norm().item()
     bounds = [(p.keys - 1) * math.exp(-beta) * furthest / length for beta in betas]
     steady = slice(4, 13)  # from β = 8, where the chosen weight is nearly one, to 24, far above rounding
-    rates = [fitted_rate(betas[steady], values[steady]) for values in (errors, shared)]
+    rate, shared_rate = (fitted_rate(betas[steady], values[steady]) for values in (errors, shared))
 
     equal, own = loose / loose.norm(dim=-1, keepdim=True), torch.arange(256)
     own_key = {
         name: (attention_weights(keys[:, :, :256], keys).argmax(-1)[0, 0] == own).double().mean().item()
         for name, keys in (("of equal length", equal), ("of random length", equal * lengths))
     }
-    return PreserveMeasurement(betas, errors, shared, bounds, *rates, own_key)
+    return PreserveMeasurement(betas, errors, shared, bounds, rate, shared_rate, own_key)
 
 
 def claim_preserve(p: PreserveSettings, m: PreserveMeasurement) -> Claims:

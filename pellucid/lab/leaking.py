@@ -7,8 +7,7 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from pellucid.lab.claims import Claims, Thesis, at_most
-from pellucid.lab.frame import Drawing, Experiment, seeded
+from pellucid.lab.frame import Claims, Drawing, Experiment, Thesis, at_most, seeded
 from pellucid.lab.panels import bar_chart, line_chart
 from pellucid.layers import EncoderBlock, LearnedPositions
 

@@ -9,8 +9,7 @@ from typing import Any
 
 import torch
 
-from pellucid.lab.claims import Claim
-from pellucid.lab.frame import Experiment, Outcome
+from pellucid.lab.frame import Claim, Experiment, Outcome
 
 LEDGER = ("id", "statement", "verdict", "measured", "tolerance", "counter_example")  # what it holds of a claim
 TEXTS = ("name", "title", "statement", "formula", "predict", "code", "fails")

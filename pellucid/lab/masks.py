@@ -8,8 +8,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from pellucid.lab.claims import Claims, Thesis, at_most
-from pellucid.lab.frame import Drawing, Experiment, Number, relative_error, seeded
+from pellucid.lab.frame import Claims, Drawing, Experiment, Thesis, at_most, relative_error, seeded
 from pellucid.lab.panels import bar_chart, line_chart
 from pellucid.layers import EncoderBlock
 from pellucid.ops import attend, masks
@@ -120,13 +119,12 @@ def draw_masks(p: MasksSettings, m: MasksMeasurement) -> Drawing:
     leaky = {
         name: [s for s, leak in zip(m.sizes, leaks, strict=True) if leak > 1e-6] for name, leaks in m.leaks.items()
     }
-    numbers: dict[str, Number] = {
-        f"−10⁴, {name}, empty row: weight on what is forbidden": x for name, x in m.empty_leaks["−10⁴"].items()
-    }
+    weights = m.empty_leaks["−10⁴"].items()
+    numbers = {f"−10⁴, {name}, empty row: weight on what is forbidden": weight for name, weight in weights}
     numbers |= {f"−∞, {name}, empty row: share of NaN": share for name, share in m.empty_nans.items()}
-    numbers |= {f"{name}: scores' deviation from which it leaks": next(iter(s), "none") for name, s in leaky.items()}
+    firsts = {f"{name}: scores' deviation from which it leaks": next(iter(s), "none") for name, s in leaky.items()}
     axes = ("standard deviation of the scores", "largest weight on the future")
-    return numbers, [
+    return numbers | firsts, [
         line_chart("what −10⁴ lets through", axes, m.sizes, m.leaks, log="x"),
         bar_chart("a row that may attend to nothing", "weight on what is forbidden", m.empty_leaks),
     ]

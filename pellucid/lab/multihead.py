@@ -6,8 +6,7 @@ import torch
 import torch.nn.functional as F
 from einops import einsum, rearrange
 
-from pellucid.lab.claims import Claims, Thesis, at_least, at_most
-from pellucid.lab.frame import Drawing, Experiment, largest_error, relative_error, seeded
+from pellucid.lab.frame import Claims, Drawing, Experiment, Thesis, at_least, at_most, max_error, relative_error, seeded
 from pellucid.lab.panels import bar_chart
 from pellucid.layers import MultiHeadAttention, watch
 
@@ -45,7 +44,7 @@ def measure_multihead(p: MultiHeadSettings) -> MultiHeadMeasurement:
     other[..., d:] += 1  # the features that don't belong to head 0, or to group 0
     with torch.no_grad():
         functions = {"a group": convolve, "a head": layer.v}
-        reads = {name: largest_error(f(other)[..., :d], f(x)[..., :d]) for name, f in functions.items()}
+        reads = {name: max_error(f(other)[..., :d], f(x)[..., :d]) for name, f in functions.items()}
         layers = {"convolution": convolve, "attention": layer}
         bends = {name: relative_error(f(2 * x), 2 * f(x)) for name, f in layers.items()}
 
@@ -90,11 +89,8 @@ def claim_multihead(p: MultiHeadSettings, m: MultiHeadMeasurement) -> Claims:
 def draw_multihead(p: MultiHeadSettings, m: MultiHeadMeasurement) -> Drawing:
     numbers = {f"rank of {n} head{'s' * (n > 1)}": r for n, r in m.ranks.items()} | {"independent mixtures": m.mixtures}
     ranks = {str(n): float(r) for n, r in m.ranks.items()}
-    names = ("reads other slices", "f(2x) ≠ 2·f(x)")
-    groups, heads = (
-        dict(zip(names, each, strict=True)) for each in zip(m.reads.values(), m.bends.values(), strict=True)
-    )
-    alike = {"grouped convolution": groups, "multi-head attention": heads}
+    pairs = zip(("grouped convolution", "multi-head attention"), m.reads.values(), m.bends.values(), strict=True)
+    alike = {name: {"reads other slices": reads, "f(2x) ≠ 2·f(x)": bends} for name, reads, bends in pairs}
     line = ("full rank", p.tokens * p.width)
     return numbers, [
         bar_chart("rank of the map, by the number of heads", "rank", {"": ranks}, line=line),

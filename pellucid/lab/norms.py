@@ -5,8 +5,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from pellucid.lab.claims import Claims, Thesis, at_most
-from pellucid.lab.frame import Drawing, Experiment, largest_error, seeded
+from pellucid.lab.frame import Claims, Drawing, Experiment, Thesis, at_most, max_error, seeded
 from pellucid.lab.panels import bar_chart
 from pellucid.layers import LayerNorm
 
@@ -46,7 +45,7 @@ def measure_norms(p: NormsSettings) -> NormsMeasurement:
         {name: y.mean((0, 1)).abs().max().item() for name, y in whole.items()},
         {name: y.mean(-1).abs().max().item() for name, y in whole.items()},
         {name: (y.var(-1, unbiased=False) - 1).abs().max().item() for name, y in whole.items()},
-        {name: largest_error(alone[name], y[:1]) for name, y in whole.items()},
+        {name: max_error(alone[name], y[:1]) for name, y in whole.items()},
     )
 
 

@@ -5,8 +5,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from pellucid.lab.claims import Claims, Thesis, at_least, at_most
-from pellucid.lab.frame import Drawing, Experiment, Number, largest_error, relative_error, seeded
+from pellucid.lab.frame import Claims, Drawing, Experiment, Thesis, at_least, at_most, max_error, relative_error, seeded
 from pellucid.lab.panels import bar_chart
 from pellucid.layers import MultiHeadAttention
 
@@ -56,7 +55,7 @@ def measure_packed(p: PackedSettings) -> PackedMeasurement:
         errors = {name: relative_error(with_weights(module, *parts)(x), truth) for name, parts in ways.items()}
         back = MultiHeadAttention.from_torch(module).to_torch().in_proj_weight
     thirds = torch.cat(ways["every third row"])
-    return PackedMeasurement(weight, errors, largest_error(back, weight), largest_error(thirds, weight))
+    return PackedMeasurement(weight, errors, max_error(back, weight), max_error(thirds, weight))
 
 
 def claim_packed(p: PackedSettings, m: PackedMeasurement) -> Claims:
@@ -83,13 +82,13 @@ def claim_packed(p: PackedSettings, m: PackedMeasurement) -> Claims:
 
 
 def draw_packed(p: PackedSettings, m: PackedMeasurement) -> Drawing:
-    numbers: dict[str, Number] = {
+    shapes = {
         "shape of in_proj_weight": str(list(m.weight.shape)),
         "shape of in_proj_weight.data[1]": str(list(m.weight[1].shape)),
     }
-    numbers |= {f"relative difference, {name}": error for name, error in m.errors.items()}
+    errors = {f"relative difference, {name}": error for name, error in m.errors.items()}
     title, y = "attention from weights that were taken out", "relative difference from the module"
-    return numbers, [bar_chart(title, y, {"": m.errors}, log=True)]
+    return shapes | errors, [bar_chart(title, y, {"": m.errors}, log=True)]
 
 
 PACKED = Experiment(

@@ -21,13 +21,9 @@ def slider_data(seed: int = 2) -> dict[str, Any]:
     with seeded(seed):
         q, k = torch.randn(2, TOKENS, WIDTH, dtype=torch.float64)
         v = torch.randn(TOKENS, 2, dtype=torch.float64)
-    positions = SinusoidsSettings()
-    return {
-        "q": q.tolist(),
-        "k": k.tolist(),
-        "v": v.tolist(),
-        "positions": {"count": positions.positions, "width": positions.width, "base": positions.base},
-    }
+    settings = SinusoidsSettings()
+    positions = {"count": settings.positions, "width": settings.width, "base": settings.base}
+    return {"q": q.tolist(), "k": k.tolist(), "v": v.tolist(), "positions": positions}
 
 
 def lab_page(outcomes: Iterable[tuple[Experiment, Outcome]]) -> str:

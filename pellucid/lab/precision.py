@@ -8,8 +8,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
-from pellucid.lab.claims import Claims, Thesis, at_most
-from pellucid.lab.frame import Drawing, Experiment, Number, relative_error, seeded
+from pellucid.lab.frame import Claims, Drawing, Experiment, Thesis, at_most, relative_error, seeded
 from pellucid.lab.panels import line_chart
 from pellucid.ops import attend
 
@@ -51,13 +50,10 @@ def measure_precision(p: PrecisionSettings) -> PrecisionMeasurement:
     errors: dict[str, list[float]] = {}
     for name, dtype in HALF_PRECISIONS.items():
         for norm in (False, True):
-            errors[f"{name}{', QK-norm' if norm else ''}"] = [
-                relative_error(
-                    attend_naively(q * size, k * size, v, dtype, norm),
-                    attend_naively(q * size, k * size, v, torch.float64, norm),
-                )
-                for size in sizes
-            ]
+            outputs, truths = (
+                [attend_naively(q * size, k * size, v, each, norm) for size in sizes] for each in (dtype, torch.float64)
+            )
+            errors[f"{name}{', QK-norm' if norm else ''}"] = list(map(relative_error, outputs, truths))
     Q, K = q * p.largest, k * p.largest
     outputs = {name: attend_naively(Q, K, v, dtype) for name, dtype in HALF_PRECISIONS.items()}
     outputs["fused"] = attend(Q.half(), K.half(), v.half(), impl="fused")
@@ -100,13 +96,13 @@ def claim_precision(p: PrecisionSettings, m: PrecisionMeasurement) -> Claims:
 
 
 def draw_precision(p: PrecisionSettings, m: PrecisionMeasurement) -> Drawing:
-    numbers: dict[str, Number] = {f"{name}: error at size 1": values[0] for name, values in m.errors.items()}
+    numbers: dict[str, float] = {f"{name}: error at size 1": values[0] for name, values in m.errors.items()}
     for name, values in m.errors.items():
         sizes = [size for size, error in zip(m.sizes, values, strict=True) if math.isfinite(error)]
         numbers[f"{name}: last size without NaN"] = max(sizes, default=0.0)
-    numbers |= {f"{name}: NaN at size {p.largest:g}": str(m.nans[name] > 0) for name in HALF_PRECISIONS}
+    nans = {f"{name}: NaN at size {p.largest:g}": str(m.nans[name] > 0) for name in HALF_PRECISIONS}
     axes = ("size of queries and keys", "relative error against float64")
-    return numbers, [line_chart("error of the formula in half precision", axes, m.sizes, m.errors, log="xy")]
+    return numbers | nans, [line_chart("error of the formula in half precision", axes, m.sizes, m.errors, log="xy")]
 
 
 PRECISION = Experiment(

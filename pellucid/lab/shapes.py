@@ -6,8 +6,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from pellucid.lab.claims import Claims, Thesis, at_most
-from pellucid.lab.frame import Drawing, Experiment, relative_error, seeded
+from pellucid.lab.frame import Claims, Drawing, Experiment, Thesis, at_most, relative_error, seeded
 from pellucid.lab.panels import heatmap
 from pellucid.layers import MultiHeadAttention, watch
 from pellucid.ops import attend

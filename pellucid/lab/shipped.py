@@ -1,6 +1,6 @@
 """The trained models that come with the package, and pictures for them: drawn scenes, photographs from the cache."""
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Float, Int
@@ -19,8 +19,7 @@ from pellucid.models import Captioner, ViT
 CAPTIONER, CLASSIFIER = "captioner-scenes", "vit-cifar10"
 
 
-@dataclass(frozen=True, eq=False)
-class Scenes:
+class Scenes(NamedTuple):
     """A captioner, scenes that it hasn't seen, and their captions: START, words, END, PAD."""
 
     model: Captioner
@@ -28,8 +27,7 @@ class Scenes:
     tokens: Int[Tensor, "n t"]
 
 
-@dataclass(frozen=True, eq=False)
-class Photographs:
+class Photographs(NamedTuple):
     """A classifier, photographs that it hasn't seen, and what they show."""
 
     model: ViT

@@ -6,8 +6,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from pellucid.lab.claims import Claims, Thesis, at_least, at_most
-from pellucid.lab.frame import Drawing, Experiment, largest_error, relative_error, seeded
+from pellucid.lab.frame import Claims, Drawing, Experiment, Thesis, at_least, at_most, max_error, relative_error, seeded
 from pellucid.lab.panels import heatmap, line_chart
 from pellucid.ops.positions import offset_rotation, sinusoidal
 
@@ -46,8 +45,8 @@ def measure_sinusoids(p: SinusoidsSettings) -> SinusoidsMeasurement:
     slowest = offset_rotation(1, d, base=p.base)[-2:, -2:]
     return SinusoidsMeasurement(
         table,
-        errors=[largest_error(turned[k], table[k:]) for k in range(n)],
-        next_errors=[largest_error(turned[k][: n - k - 1], table[k + 1 :]) for k in range(n - 1)],
+        errors=[max_error(turned[k], table[k:]) for k in range(n)],
+        next_errors=[max_error(turned[k][: n - k - 1], table[k + 1 :]) for k in range(n - 1)],
         random_error=relative_error(random[:-1] @ best, random[1:]),
         spreads={
             name: max((product.diagonal(k).max() - product.diagonal(k).min()).item() for k in range(n))
@@ -91,12 +90,9 @@ def claim_sinusoids(p: SinusoidsSettings, m: SinusoidsMeasurement) -> Claims:
     )
     waves, base = m.wavelengths, f"{p.base:,.0f}"
     ratios, steps = waves[1:] / waves[:-1], waves.diff()
+    unevenness = (ratios.max() - ratios.min()).item() + abs(waves[0].item() - 2 * math.pi)
     yield Thesis("sinusoids.wavelengths", "The wavelengths are a geometric progression from 2π.").true(
-        at_most(
-            1e-12,
-            "spread of the ratio of neighbours, and distance of the first from 2π",
-            (ratios.max() - ratios.min()).item() + abs(waves[0].item() - 2 * math.pi),
-        ),
+        at_most(1e-12, "spread of the ratio of neighbours, and distance of the first from 2π", unevenness),
         twin=("spread of their differences", (steps.max() - steps.min()).item()),
     )
     share, last = waves[-1].item() / (2 * math.pi * p.base), 2 * math.pi * p.base ** (1 - 2 / d)

@@ -7,8 +7,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from pellucid.lab.claims import Claims, Thesis, at_most
-from pellucid.lab.frame import Drawing, Experiment, exponent, largest_error, seeded
+from pellucid.lab.frame import Claims, Drawing, Experiment, Thesis, at_most, exponent, max_error, seeded
 from pellucid.lab.panels import line_chart
 from pellucid.ops import attend, attention_weights, entropy
 
@@ -55,8 +54,8 @@ def measure_temperature(p: TemperatureSettings) -> TemperatureMeasurement:
         effective=[each.mean().item() for each in effective],
         gradient=[gradient_through(attention_weights(q, k, beta=beta)) for beta in betas],
         hard_effective=torch.special.entr(hard).sum(-1).exp().mean().item(),
-        error_from_mean={"0": largest_error(outputs[0.0], mean), "1/√d": largest_error(outputs[usual], mean)},
-        error_from_best={"∞": largest_error(outputs[math.inf], best), "1/√d": largest_error(outputs[usual], best)},
+        error_from_mean={"0": max_error(outputs[0.0], mean), "1/√d": max_error(outputs[usual], mean)},
+        error_from_best={"∞": max_error(outputs[math.inf], best), "1/√d": max_error(outputs[usual], best)},
         growth=largest_step(effective),
         growth_below_zero=largest_step(below_zero),
     )

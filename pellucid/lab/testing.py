@@ -8,8 +8,7 @@ from torch import Tensor, nn
 
 from pellucid.data.tokenizer import END, PAD, START
 from pellucid.decode import greedy
-from pellucid.lab.claims import Claims, Thesis, at_most
-from pellucid.lab.frame import Drawing, Experiment, largest_error, relative_error, seeded
+from pellucid.lab.frame import Claims, Drawing, Experiment, Thesis, at_most, max_error, relative_error, seeded
 from pellucid.lab.panels import bar_chart
 from pellucid.lab.shipped import load_scenes
 from pellucid.layers import EncoderBlock
@@ -41,8 +40,8 @@ def measure_dropout(p: DropoutSettings) -> DropoutMeasurement:
             "block": nn.Sequential(nn.Dropout(p.p), EncoderBlock(p.width, heads=4, norm="pre")),
         }
         for name, model in models.items():
-            twice[f"{name}, eval"] = largest_error(model.eval()(x), model(x))
-            twice[f"{name}, train"] = largest_error(model.train()(x), model(x))
+            twice[f"{name}, eval"] = max_error(model.eval()(x), model(x))
+            twice[f"{name}, train"] = max_error(model.train()(x), model(x))
             mean = torch.stack([model(x.expand(100, -1, -1)).mean(0) for _ in range(p.draws // 100)]).mean(0)
             bias[name] = relative_error(mean, model.eval()(x)[0])
     return DropoutMeasurement(twice, bias)
@@ -86,9 +85,11 @@ class ForcingMeasurement(NamedTuple):
 
 def measure_forcing(p: ForcingSettings) -> ForcingMeasurement:
     """Change one token of the target: do the scores that are compared with this very token change?"""
-    sizes = {"width": 32, "hidden": 64, "heads": 4, "encoder_layers": 1, "decoder_layers": 2}
+    config = TransformerConfig(
+        p.vocabulary, width=32, hidden=64, heads=4, encoder_layers=1, decoder_layers=2, dropout=0.0
+    )
     with seeded(p.seed):
-        model = Transformer(TransformerConfig(p.vocabulary, **sizes, dropout=0.0)).eval()
+        model = Transformer(config).eval()
         source, target = torch.randint(1, p.vocabulary, (2, 1, p.length))
 
     @torch.no_grad()
@@ -102,7 +103,7 @@ def measure_forcing(p: ForcingSettings) -> ForcingMeasurement:
         for i in range(p.length):
             other = target.clone()
             other[0, i] = target[0, i] % (p.vocabulary - 1) + 1
-            changes.append(largest_error(scores(other, shifted, causal)[:, i], before[:, i]))
+            changes.append(max_error(scores(other, shifted, causal)[:, i], before[:, i]))
         return max(changes)
 
     stepwise = torch.stack([scores(target[:, : i + 1], True, True)[:, -1] for i in range(p.length)], 1)
@@ -112,8 +113,8 @@ def measure_forcing(p: ForcingSettings) -> ForcingMeasurement:
             "not shifted, mask": largest_change(False, True),
             "shifted, no mask": largest_change(True, False),
         },
-        masked_error=largest_error(scores(target, True, True), stepwise),
-        unmasked_error=largest_error(scores(target, True, False), stepwise),
+        masked_error=max_error(scores(target, True, True), stepwise),
+        unmasked_error=max_error(scores(target, True, False), stepwise),
     )
 
 
