@@ -19,6 +19,7 @@ from report import Column, Table, is_as_given, keep
 
 import pellucid
 from pellucid.recipes import RECIPES
+from pellucid.runs import CaptionerRun
 
 SCORES = {"cider_d": Column(digits=4), "bleu4": Column(digits=4), "different": Column()}
 OF_SCENES = (
@@ -62,6 +63,7 @@ def main() -> None:
     options, changes = parser.parse_known_args()
     base = pellucid.recipe(options.recipe)
     base = tyro.cli(type(base), default=base, args=changes)
+    assert isinstance(base, CaptionerRun)
     torch.set_float32_matmul_precision("high")
     rows, settings, device = [], {}, torch.device("cpu")
     for seed in range(options.seeds):

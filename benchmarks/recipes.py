@@ -19,6 +19,7 @@ from report import Column, Table, is_as_given, keep
 
 import pellucid
 from pellucid.recipes import RECIPES
+from pellucid.runs import ClassifierRun
 from pellucid.training.reverse import reverse
 
 SECONDS = Column("s", 1)
@@ -27,6 +28,7 @@ SECONDS = Column("s", 1)
 def classify(name: str, seeds: range, out: Path, changes: list[str]) -> None:
     base = pellucid.recipe(name)
     base = tyro.cli(type(base), default=base, args=changes)
+    assert isinstance(base, ClassifierRun)
     rows: list[dict[str, Any]] = []
     columns = {"seed": Column(), "top1": Column("share", 2)}
     columns |= {"held out": Column("share", 2)} if base.data.held_out else {}

@@ -8,20 +8,19 @@
 
 # %%
 import torch
-from pellucid.hub.loading import normalisation
 
-from pellucid import decode, hub, lab, layers
-from pellucid.data.augment import normalised
+import pellucid
+from pellucid import decode, lab, layers
 from pellucid.data.scenes import SceneConfig, SceneSet, make_scenes
 from pellucid.data.tokenizer import END, START
-from pellucid.decode.captions import describe
 
-model, tokenizer = hub.load_captioner("captioner-scenes")
+speaker = pellucid.load("captioner-scenes")
+model, tokenizer = speaker.model, speaker.tokenizer
 scenes = make_scenes(SceneConfig(train=12, validation=0, test=0, seed=5), (48, 48)).train
 assert isinstance(scenes, SceneSet)
 pictures = scenes.images.read(torch.arange(12))
 with torch.no_grad():
-    context = model.encode(normalised(pictures, normalisation(model)))
+    context = model.encode(speaker.reader.prepare(pictures, model))
 assert context.shape == (12, 64, 64)  # twelve pictures, 8×8 patches, 64 wide
 
 # %% [markdown]
@@ -85,10 +84,9 @@ assert spoken["testing.exposure"].verdict == "false"
 # %%
 inside, chance = [], []
 y, x = torch.meshgrid(6 * torch.arange(8) + 3, 6 * torch.arange(8) + 3, indexing="ij")  # centres of the patches
-found = describe(model, tokenizer, pictures, normalisation(model), attention=True)
-for sentences, caption, boxes in zip(found, scenes.captions, scenes.boxes, strict=True):
-    best = sentences[0]
-    if best.caption != caption[0] or best.attention is None:
+sentences = speaker.caption(list(pictures), attention=True)
+for (best, *_), caption, boxes in zip(sentences, scenes.captions, scenes.boxes, strict=True):
+    if best.text != caption[0] or best.attention is None:
         continue
     maps = best.attention[-1].mean(0)  # the last layer, the mean of its heads: (words, 8, 8)
     assert torch.allclose(maps.sum((1, 2)), torch.ones(len(best.words)), atol=1e-4)

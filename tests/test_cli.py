@@ -263,7 +263,7 @@ def test_demo_judges_what_is_said(monkeypatch, capsys, tmp_path):
 
     packed = experiment("packed")
     result = packed()
-    monkeypatch.setattr("pellucid.cli.demo.everything", lambda: [(packed, result)])
+    monkeypatch.setattr("pellucid.cli.demo.run_everything", lambda: [(packed, result)])
     story = Story()
     assert judges(Demo(out=tmp_path), story) == 0
     heard = [claim for claim in result.claims if claim.heard]
@@ -274,7 +274,7 @@ def test_demo_judges_what_is_said(monkeypatch, capsys, tmp_path):
     assert re.fullmatch(rf"{len(result.claims)} claims: .*; with sliders: {tmp_path / 'lab.html'}", told[-1])
     assert packed.title in (tmp_path / "lab.html").read_text(encoding="utf-8")
     fallen = replace(result, claims=(replace(heard[0], verdict="true"),))
-    monkeypatch.setattr("pellucid.cli.demo.everything", lambda: [(packed, fallen)])
+    monkeypatch.setattr("pellucid.cli.demo.run_everything", lambda: [(packed, fallen)])
     assert judges(Demo(out=tmp_path), Story()) == 1
     assert "1 of 1 claims don't stand" in capsys.readouterr().err
 

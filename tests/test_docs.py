@@ -9,7 +9,7 @@ import pytest
 
 from pellucid.lab import EXPERIMENTS
 from pellucid.lab.exercises import EXERCISES
-from pellucid.lab.exercises.cells import parsed
+from pellucid.lab.exercises.cells import parse_cells
 
 DOCS = sorted((Path(__file__).parent.parent / "docs").glob("[0-9][0-9]_*.py"))
 WRONG_IN_COURSES = (
@@ -37,7 +37,7 @@ def test_documents_run(path, capsys):
 @pytest.mark.parametrize("path", DOCS, ids=lambda path: path.stem)
 def test_documents_explain_every_step(path):
     """Prose before all code, and a way on at the end."""
-    cells = parsed(path.read_text())
+    cells = parse_cells(path.read_text())
     kinds = [cell.kind for cell in cells]
     assert kinds[0] == kinds[-1] == "markdown"
     assert all("code" not in pair or "markdown" in pair for pair in itertools.pairwise(kinds))
@@ -59,7 +59,7 @@ def test_every_experiment_stands_in_one():
 
 
 def test_every_wrong_claim_is_taught():
-    code = "\n".join(cell.text for path in DOCS for cell in parsed(path.read_text()) if cell.kind == "code")
+    code = "\n".join(cell.text for path in DOCS for cell in parse_cells(path.read_text()) if cell.kind == "code")
     for claim in WRONG_IN_COURSES:
         assert f'"{claim}"' in code
 
@@ -70,7 +70,7 @@ def test_what_they_name_is_there():
     named = {word.split("`")[0].split()[0] for word in text.split("`pellucid lab ")[1:]}
     assert named - {"exercises"} <= set(EXPERIMENTS)
     assert "exercises" in named
-    asked = [
-        number for found in re.findall(r"[Ee]xercises? (\d+(?:(?:, | and )\d+)*)", text) for number in found.split()
+    numbers = [
+        number for listed in re.findall(r"[Ee]xercises? (\d+(?:(?:, | and )\d+)*)", text) for number in listed.split()
     ]
-    assert {int(number.rstrip(",")) for number in asked if number != "and"} == set(range(1, len(EXERCISES) + 1))
+    assert {int(number.rstrip(",")) for number in numbers if number != "and"} == set(range(1, len(EXERCISES) + 1))

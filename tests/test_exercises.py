@@ -13,8 +13,8 @@ from nbclient import NotebookClient
 from torch import Tensor
 
 from pellucid.cli import main
-from pellucid.lab.exercises import EXERCISES, check, source, write
-from pellucid.lab.exercises.cells import BEGIN, END, parsed
+from pellucid.lab.exercises import EXERCISES, check, source, write_exercises
+from pellucid.lab.exercises.cells import BEGIN, END, parse_cells
 from pellucid.layers import watch
 from pellucid.ops import attend
 
@@ -41,9 +41,9 @@ def judges(namespace: dict) -> dict:
 @pytest.mark.parametrize("stem", STEMS)
 def test_solutions_pass(stem, out, capsys):
     namespace = loaded(out / "solutions" / f"{stem}.py", "__main__")
-    said = capsys.readouterr().out.splitlines()
-    assert len(said) == len(judges(namespace)) >= 4, "every test is run by the last cell"
-    assert all(line.startswith("right  ") for line in said)
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == len(judges(namespace)) >= 4, "every test is run by the last cell"
+    assert all(line.startswith("right  ") for line in lines)
 
 
 @pytest.mark.parametrize("stem", STEMS)
@@ -59,7 +59,7 @@ def test_stubs_fail_every_test_in_a_friendly_sentence(stem, out):
 def test_nothing_is_given_away(name, out):
     stem = STEMS[EXERCISES.index(name)]
     given = (out / f"{stem}.py").read_text()
-    code = "\n".join(cell.text for cell in parsed(given) if cell.kind == "code")
+    code = "\n".join(cell.text for cell in parse_cells(given) if cell.kind == "code")
     hidden, inside = [], False
     for line in map(str.strip, source(name).splitlines()):
         inside = (inside or line == BEGIN) and line != END
@@ -67,7 +67,7 @@ def test_nothing_is_given_away(name, out):
     assert hidden
     for line in hidden:
         assert line not in code
-    answers = [cell.text for cell in parsed(source(name)) if cell.answer]
+    answers = [cell.text for cell in parse_cells(source(name)) if cell.answer]
     assert len(answers) == 1
     assert answers[0] not in given
     assert answers[0].splitlines()[0] in (out / "solutions" / f"{stem}.py").read_text()
@@ -430,16 +430,16 @@ def test_plausible_mistakes_are_found_out(name, function, wrong, out):
     namespace = loaded(out / "solutions" / f"{STEMS[EXERCISES.index(name)]}.py")
     assert callable(namespace[function])
     namespace[function] = wrong
-    found = []
+    sentences = []
     for test in judges(namespace).values():
         try:
             test()
         except AssertionError as error:
-            found.append(str(error))
+            sentences.append(str(error))
         except (RuntimeError, ValueError):  # shapes that don't fit, after a test that has said so
-            assert found
-    assert found
-    assert all(found), "every assertion says what was seen"
+            assert sentences
+    assert sentences
+    assert all(sentences), "every assertion says what was seen"
 
 
 def test_check_says_what_is_wrong_and_goes_on(capsys):
@@ -456,7 +456,7 @@ def test_check_says_what_is_wrong_and_goes_on(capsys):
 
 
 def test_the_same_bytes_each_time(out, tmp_path):
-    files = write(tmp_path / "again")
+    files = write_exercises(tmp_path / "again")
     assert len(files) == 4 * len(EXERCISES) + 1
     for path in files:
         assert path.read_bytes() == (out / path.relative_to(tmp_path / "again")).read_bytes()
@@ -468,7 +468,7 @@ def test_notebooks_are_valid_and_hold_what_the_script_holds(stem, out):
         notebook = nbformat.read(folder / f"{stem}.ipynb", as_version=4)
         nbformat.validate(notebook)
         cells = [(cell.cell_type, cell.source) for cell in notebook.cells]
-        assert cells == [(cell.kind, cell.text) for cell in parsed((folder / f"{stem}.py").read_text())]
+        assert cells == [(cell.kind, cell.text) for cell in parse_cells((folder / f"{stem}.py").read_text())]
         assert cells[-1 if folder == out else -2][1].startswith('if __name__ == "__main__":\n    check(')
 
 
@@ -486,12 +486,12 @@ def kernel() -> Iterator[KernelManager]:
 def test_notebooks_run(stem, out, kernel):
     """The solution's tests pass; the stub's fail, and nothing before them does."""
     solved = executed(out / "solutions" / f"{stem}.ipynb", kernel)
-    printed = [told.text for cell in solved.cells for told in cell.get("outputs", ())]
+    printed = [each.text for cell in solved.cells for each in cell.get("outputs", ())]
     assert len(printed) == 1
     assert all(line.startswith("right  ") for line in printed[0].splitlines())
     stub = executed(out / f"{stem}.ipynb", kernel)
-    errors = [[told for told in cell.get("outputs", ()) if told.output_type == "error"] for cell in stub.cells]
-    assert [bool(found) for found in errors] == [False] * (len(errors) - 1) + [True]
+    errors = [[each for each in cell.get("outputs", ()) if each.output_type == "error"] for cell in stub.cells]
+    assert [bool(each) for each in errors] == [False] * (len(errors) - 1) + [True]
     assert errors[-1][0].ename == "NotImplementedError"
     assert "is yours to write: fill it in, then run the tests again" in errors[-1][0].evalue
 
@@ -515,10 +515,10 @@ def test_nothing_is_overwritten(out, tmp_path, capsys):
         ([], "Missing from pellucid lab exercises"),
     ):
         assert main(["lab", "exercises", *words]) == 2
-        said = capsys.readouterr()
-        assert said.out == ""
-        assert sentence in said.err
-        assert said.err.count("\n") == 1
+        printed = capsys.readouterr()
+        assert printed.out == ""
+        assert sentence in printed.err
+        assert printed.err.count("\n") == 1
     assert [path.name for path in mine.iterdir()] == ["01_attention.py"]
     assert (mine / "01_attention.py").read_text() == "my answer"
 

@@ -1,6 +1,7 @@
 """The ledger is a test; here it is tested that it could fail."""
 
 import dataclasses
+import inspect
 import json
 import math
 import subprocess
@@ -11,9 +12,9 @@ import torch
 from matplotlib.figure import Figure
 
 from pellucid.cli import main
-from pellucid.lab import EXPERIMENTS, Case, Claim, draw, experiment
+from pellucid.lab import EXPERIMENTS, Case, Claim, draw_panels, experiment
 from pellucid.lab.frame import exponent
-from pellucid.lab.ledger import entry, failures, page, run
+from pellucid.lab.ledger import describe_claim, describe_experiment, failures, run_all
 
 QUICK = [name for name in EXPERIMENTS if name not in ("leaking", "depth", "heads", "interpolation", "reversed", "cost")]
 # The eleven sentences that are taught and aren't so, and which claims put them to the test.
@@ -34,7 +35,7 @@ FALSE = {1, 2, 3, 4, 5, 6, 7, 9, 11}  # the others are true under a condition
 
 
 @pytest.fixture(scope="session")
-def results(tmp_path_factory):
+def outcomes(tmp_path_factory):
     """Every experiment, run once, with no photographs in the cache; in this process, so that axes are checked."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PELLUCID_CACHE", str(tmp_path_factory.mktemp("cache")))
@@ -42,21 +43,21 @@ def results(tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
-def claims(results):
-    return {claim.id: claim for result in results.values() for claim in result.claims}
+def claims(outcomes):
+    return {claim.id: claim for outcome in outcomes.values() for claim in outcome.claims}
 
 
-def test_every_claim_stands(results, claims):
+def test_every_claim_stands(outcomes, claims):
     assert failures(claims.values()) == []
-    assert len(claims) == sum(len(result.claims) for result in results.values())  # no two share a name
+    assert len(claims) == sum(len(outcome.claims) for outcome in outcomes.values())  # no two share a name
     assert len(claims) >= 30
 
 
 def test_the_eleven_sentences_are_judged(claims):
     judged = {number: [claims[name] for name in names] for number, names in HEARD.items()}
-    for number, found in judged.items():
-        assert {claim.verdict for claim in found} == {"false" if number in FALSE else "conditional"}
-        assert all(claim.heard and claim.truth and claim.counter_example for claim in found)
+    for number, sentences in judged.items():
+        assert {claim.verdict for claim in sentences} == {"false" if number in FALSE else "conditional"}
+        assert all(claim.heard and claim.truth and claim.counter_example for claim in sentences)
     assert {name for name, claim in claims.items() if claim.heard} == {
         name for names in HEARD.values() for name in names
     }
@@ -116,8 +117,8 @@ ALTERED = {  # an experiment, parameters that take away what its claim rests on,
 def test_a_claim_falls_with_what_it_rests_on(name):
     changes, fallen = ALTERED[name]
     one = EXPERIMENTS[name]
-    result = one(dataclasses.replace(one.parameters(), **changes))
-    assert {claim.id for claim in result.claims if claim.failures()} == fallen
+    outcome = one(one.parameters(**changes))
+    assert {claim.id for claim in outcome.claims if claim.failures()} == fallen
 
 
 @pytest.mark.parametrize("name", ["shapes", "temperature", "preserve", "perturbation", "order", "sinusoids", "built",
@@ -126,35 +127,42 @@ def test_a_claim_falls_with_what_it_rests_on(name):
 def test_verdicts_dont_hang_on_the_seed(name):
     one = EXPERIMENTS[name]
     for seed in (1, 2):
-        assert failures(one(dataclasses.replace(one.parameters(), seed=seed)).claims) == []
+        assert failures(one(one.parameters(seed=seed)).claims) == []
 
 
 @pytest.mark.parametrize("name", QUICK)
-def test_an_experiment_is_a_pure_function(name, results):
+def test_an_experiment_is_a_pure_function(name, outcomes):
     torch.manual_seed(7)
     expected = torch.rand(3)
     torch.manual_seed(7)
     again = EXPERIMENTS[name]()
     assert torch.equal(torch.rand(3), expected)  # the caller's random numbers are untouched
     assert [claim.measured for claim in again.claims] == pytest.approx(
-        [claim.measured for claim in results[name].claims], rel=1e-3, abs=1e-12
+        [claim.measured for claim in outcomes[name].claims], rel=1e-3, abs=1e-12
     ) or name == "itself"
 
 
-def test_pages_are_json_and_hold_the_code_that_ran(results):
+def test_pages_are_json_and_hold_the_code_that_ran(outcomes):
     for name, one in EXPERIMENTS.items():
-        told = json.loads(json.dumps(page(one, one.parameters(), results[name]), allow_nan=False))
-        assert f"def {one.run.__name__}(" in told["code"]
-        assert told["claims"] == [entry(claim) for claim in results[name].claims]
-        assert all(told[part] for part in ("panels", "statement", "formula", "predict", "fails"))
+        page = json.loads(json.dumps(describe_experiment(one, one.parameters(), outcomes[name]), allow_nan=False))
+        assert all(f"def {verb}_" in page["code"] for verb in ("measure", "claim", "draw"))
+        assert all(f"def {part.__name__}(" in page["code"] for part in one.functions)
+        assert page["claims"] == [describe_claim(claim) for claim in outcomes[name].claims]
+        assert all(page[part] for part in ("panels", "statement", "formula", "predict", "fails"))
 
 
-def test_figures_have_axes_with_names(results):
+def test_every_experiment_is_measured_claimed_and_drawn_in_functions_that_can_be_read():
+    for one in EXPERIMENTS.values():
+        for part in one.functions:
+            assert len(inspect.getsource(inspect.unwrap(part)).splitlines()) <= 60, part.__name__
+
+
+def test_figures_have_axes_with_names(outcomes):
     for name, one in EXPERIMENTS.items():
-        figure = draw(results[name].panels, one.title)
+        figure = draw_panels(outcomes[name].panels, one.title)
         assert isinstance(figure, Figure)
-        shown = [ax for ax in figure.axes if ax.get_visible()]
-        assert all(ax.get_ylabel() for ax in shown), name
+        visible = [ax for ax in figure.axes if ax.get_visible()]
+        assert all(ax.get_ylabel() for ax in visible), name
 
 
 def test_the_fitted_exponent():
@@ -167,12 +175,12 @@ def test_a_claim_needs_a_measurement():
         Claim("a.b", "Nothing.", "true", "≤", 0)
 
 
-def test_processes_give_what_one_process_gives(results):
+def test_processes_give_what_one_process_gives(outcomes):
     names = ("graph", "norms", "choices")
-    found = list(run([EXPERIMENTS[name] for name in names], workers=2))
-    assert [one.name for one, _ in found] == list(names)
-    for one, result in found:  # they have one thread, and this process may have more: sums are rounded in another order
-        for mine, theirs in zip(result.claims, results[one.name].claims, strict=True):
+    ran = list(run_all([EXPERIMENTS[name] for name in names], workers=2))
+    assert [one.name for one, _ in ran] == list(names)
+    for one, outcome in ran:  # they have one thread, and this process may have more: sums are rounded in another order
+        for mine, theirs in zip(outcome.claims, outcomes[one.name].claims, strict=True):
             assert (mine.id, mine.verdict, mine.failures()) == (theirs.id, theirs.verdict, theirs.failures())
             assert mine.measured == pytest.approx(theirs.measured, rel=1e-3, abs=1e-9)
 
@@ -189,27 +197,28 @@ def test_an_experiment_by_its_name():
 def test_one_experiment_prints_its_page(capsys, tmp_path):
     path = tmp_path / "graph.png"
     assert main(["lab", "graph", "--nodes", "6", "--figure", str(path)]) == 0
-    said = capsys.readouterr().out
-    for part in ("Formula: ", "Predict first: ", "def graph(p: Graph)", "Numbers:", "Verdicts:", "Where it fails: "):
-        assert part in said
-    assert "edges of the complete graph                      36" in said
+    printed = capsys.readouterr().out
+    parts = ("def measure_graph(p: GraphSettings)", "def claim_graph(", "def draw_graph(", "class GraphMeasurement(")
+    for part in ("Formula: ", "Predict first: ", *parts, "Numbers:", "Verdicts:", "Where it fails: "):
+        assert part in printed
+    assert "edges of the complete graph                      36" in printed
     assert path.read_bytes().startswith(b"\x89PNG")
 
 
 def test_json_has_these_keys(capsys):
     assert main(["lab", "norms", "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert list(told) == ["claims"]
+    ledger = json.loads(capsys.readouterr().out)
+    assert list(ledger) == ["claims"]
     keys = ["id", "statement", "verdict", "measured", "tolerance", "counter_example"]
-    assert all(list(claim) == keys for claim in told["claims"])
-    assert {claim["verdict"] for claim in told["claims"]} == {"true", "false"}
+    assert all(list(claim) == keys for claim in ledger["claims"])
+    assert {claim["verdict"] for claim in ledger["claims"]} == {"true", "false"}
 
 
 def test_a_claim_that_falls_is_exit_code_1_and_a_sentence(capsys):
     assert main(["lab", "built", "--beta", "3"]) == 1
-    said = capsys.readouterr().err.splitlines()
-    assert said[0] == "pellucid: built.identity: largest error: 0.88, expected ≤ 1e-06"
-    assert said[-1] == "pellucid: 4 of 5 claims don't stand"
+    sentences = capsys.readouterr().err.splitlines()
+    assert sentences[0] == "pellucid: built.identity: largest error: 0.88, expected ≤ 1e-06"
+    assert sentences[-1] == "pellucid: 4 of 5 claims don't stand"
 
 
 @pytest.mark.parametrize(
@@ -226,35 +235,37 @@ def test_a_claim_that_falls_is_exit_code_1_and_a_sentence(capsys):
 )
 def test_what_cant_be_done_is_a_sentence_and_exit_code_2(words, sentence, capsys):
     assert main(["lab", *words]) == 2
-    said = capsys.readouterr()
-    assert said.out == ""
-    assert sentence in said.err
-    assert said.err.count("\n") == 1
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert sentence in printed.err
+    assert printed.err.count("\n") == 1
 
 
-def test_the_whole_ledger(capsys, monkeypatch, results):
-    """The command over all experiments; they have run already, and their results are taken."""
+def test_the_whole_ledger(capsys, monkeypatch, outcomes):
+    """The command over all experiments; they have run already, and their outcomes are taken."""
     import pellucid.cli.lab as command
 
-    monkeypatch.setattr(command, "run", lambda ones, workers: [(one, results[one.name]) for one in ones])
+    monkeypatch.setattr(command, "run_all", lambda ones, workers: [(one, outcomes[one.name]) for one in ones])
     assert main(["lab"]) == 0
-    said = capsys.readouterr().out
-    total = sum(len(result.claims) for result in results.values())
-    assert f"{total} claims: " in said
-    assert said.count("measured ") >= total
+    printed = capsys.readouterr().out
+    total = sum(len(outcome.claims) for outcome in outcomes.values())
+    assert f"{total} claims: " in printed
+    assert printed.count("measured ") >= total
     assert main(["lab", "--json"]) == 0
     assert len(json.loads(capsys.readouterr().out)["claims"]) == total
 
     name = "graph"
-    fallen = dataclasses.replace(results[name].claims[0], verdict="false")
-    wrong = dataclasses.replace(results[name], claims=(fallen,))
+    fallen = dataclasses.replace(outcomes[name].claims[0], verdict="false")
+    wrong = dataclasses.replace(outcomes[name], claims=(fallen,))
     monkeypatch.setattr(
-        command, "run", lambda ones, workers: [(one, wrong if one.name == name else results[one.name]) for one in ones]
+        command,
+        "run_all",
+        lambda ones, workers: [(one, wrong if one.name == name else outcomes[one.name]) for one in ones],
     )
     assert main(["lab"]) == 1
-    said = capsys.readouterr()
-    assert "graph.complete is called false, but what was measured makes it true" in said.err
-    assert "this does not stand" in said.out
+    printed = capsys.readouterr()
+    assert "graph.complete is called false, but what was measured makes it true" in printed.err
+    assert "this does not stand" in printed.out
 
 
 def test_help_needs_no_torch():

@@ -1,6 +1,5 @@
 """The lab in a real Chromium: sliders computed in the browser against torch, and the room that the server runs."""
 
-import dataclasses
 import json
 import math
 import re
@@ -17,8 +16,9 @@ from starlette.testclient import TestClient
 from torch import Tensor
 
 from pellucid.cli import main
-from pellucid.lab import EXPERIMENTS, Result
-from pellucid.lab.page import lab_page, live, to_html, told
+from pellucid.lab import EXPERIMENTS, Outcome
+from pellucid.lab.ledger import describe_experiment
+from pellucid.lab.page import lab_page, slider_data, write_lab
 from pellucid.ops import attend, attention_weights, entropy, masks
 from pellucid.ops.positions import offset_rotation, sinusoidal
 from pellucid.serve import experiments
@@ -33,14 +33,14 @@ UNLABELLED = """[...document.querySelectorAll("main :is(img, canvas, button, sel
 
 
 @pytest.fixture(scope="module")
-def results() -> dict[str, Result]:
+def outcomes() -> dict[str, Outcome]:
     return {name: EXPERIMENTS[name]() for name in QUICK}
 
 
 @pytest.fixture(scope="module")
-def address(results, tmp_path_factory) -> str:
+def address(outcomes, tmp_path_factory) -> str:
     path = tmp_path_factory.mktemp("lab") / "lab.html"
-    to_html([(EXPERIMENTS[name], result) for name, result in results.items()], path)
+    write_lab([(EXPERIMENTS[name], outcome) for name, outcome in outcomes.items()], path)
     return path.as_uri()
 
 
@@ -55,7 +55,7 @@ def lab(visit, address):
 @pytest.fixture(scope="module")
 def head() -> tuple[Tensor, Tensor, Tensor]:
     """Queries, keys and values of the sliders, with axes for batch and head."""
-    data = live()
+    data = slider_data()
     q, k, v = (torch.tensor(data[name], dtype=torch.float64)[None, None] for name in "qkv")
     return q, k, v
 
@@ -90,8 +90,8 @@ def test_beta_from_nothing_to_hard(lab, head):
         assert found["distance to the mean"] == pytest.approx((out - mean).norm().item(), abs=1e-9)
         assert found["distance to the nearest value"] == pytest.approx((out - best).norm().item(), abs=1e-9)
         card = lab.get_by_role("region", name="β from 0 to ∞", exact=True)
-        told_weights = [float(each.get_attribute("value")) for each in card.locator("ol data").all()]
-        assert told_weights == pytest.approx(weights.tolist(), abs=1e-9)
+        card_weights = [float(each.get_attribute("value")) for each in card.locator("ol data").all()]
+        assert card_weights == pytest.approx(weights.tolist(), abs=1e-9)
         seen.append(found)
     first, last = seen[0], seen[-1]
     assert (first["β"], first["effective number of keys"]) == (0, pytest.approx(8))
@@ -244,8 +244,8 @@ def test_masks_that_leak_and_masks_that_break(lab, head):
 # ---- the ledger and the experiments of the page
 
 
-def test_the_ledger_is_filtered_by_verdict(lab, results):
-    claims = [claim for result in results.values() for claim in result.claims]
+def test_the_ledger_is_filtered_by_verdict(lab, outcomes):
+    claims = [claim for outcome in outcomes.values() for claim in outcome.claims]
     rows = lab.locator(".pl-ledger tbody tr")
     assert rows.count() == len(claims)
     for verdict, name in {"true": "true", "false": "false", "conditional": "true when …"}.items():
@@ -260,8 +260,8 @@ def test_the_ledger_is_filtered_by_verdict(lab, results):
         assert row.locator("td").last.text_content() == (claim.counter_example or "")
 
 
-def test_an_answer_is_hidden_until_it_is_asked_for(lab, results):
-    statement = results["sinusoids"].claims[0].statement
+def test_an_answer_is_hidden_until_it_is_asked_for(lab, outcomes):
+    statement = outcomes["sinusoids"].claims[0].statement
     lab.get_by_role("button", name=statement).click()  # from the ledger to its experiment
     experiment = lab.locator("#experiment-sinusoids")
     assert experiment.get_attribute("open") is not None
@@ -270,21 +270,21 @@ def test_an_answer_is_hidden_until_it_is_asked_for(lab, results):
     assert EXPERIMENTS["sinusoids"].fails not in experiment.inner_text()
     experiment.get_by_role("button", name="Show what came out").click()
     assert EXPERIMENTS["sinusoids"].fails in experiment.inner_text()
-    expected = [value for value in results["sinusoids"].numbers.values() if not isinstance(value, str)]
+    expected = [value for value in outcomes["sinusoids"].numbers.values() if not isinstance(value, str)]
     assert values(lab, "#experiment-sinusoids .pl-readings") == pytest.approx(expected, rel=1e-15)
 
 
-def test_every_panel_is_drawn_and_has_its_numbers(lab, results):
-    for name, result in results.items():
+def test_every_panel_is_drawn_and_has_its_numbers(lab, outcomes):
+    for name, outcome in outcomes.items():
         lab.locator(f"#experiment-{name} > summary").click()
         lab.locator(f"#experiment-{name} .pl-reveal").click()
         assert lab.locator(f"#experiment-{name} pre").last.text_content() == EXPERIMENTS[name].code
-        panels = told(EXPERIMENTS[name], EXPERIMENTS[name].parameters(), result)["panels"]
+        panels = describe_experiment(EXPERIMENTS[name], EXPERIMENTS[name].parameters(), outcome)["panels"]
         for figure, panel in zip(lab.locator(f"#experiment-{name} figure").all(), panels, strict=True):
             assert figure.locator("figcaption").inner_text() == panel["title"]
             assert figure.locator("canvas").evaluate(COLOURS) > 10
-            shown = figure.locator("td data").evaluate_all("all => all.map((e) => Number(e.value))")
-            assert sorted(shown) == pytest.approx(sorted(numbers_of(panel)), rel=1e-15)
+            numbers = figure.locator("td data").evaluate_all("all => all.map((e) => Number(e.value))")
+            assert sorted(numbers) == pytest.approx(sorted(numbers_of(panel)), rel=1e-15)
 
 
 COLOURS = """e => new Set(new Uint32Array(e.getContext("2d").getImageData(0, 0, e.width, e.height).data.buffer)).size"""
@@ -313,9 +313,9 @@ def test_it_is_readable_everywhere(visit, address, tmp_path, width, dark):
     keep(page, f"lab-{width}-{'dark' if dark else 'light'}", tmp_path, full_page=True)
 
 
-def test_the_page_carries_its_own_policy_and_no_address(results):
-    text = lab_page([(EXPERIMENTS["graph"], results["graph"])])
-    assert text == lab_page([(EXPERIMENTS["graph"], results["graph"])])
+def test_the_page_carries_its_own_policy_and_no_address(outcomes):
+    text = lab_page([(EXPERIMENTS["graph"], outcomes["graph"])])
+    assert text == lab_page([(EXPERIMENTS["graph"], outcomes["graph"])])
     policy = re.search(r'Content-Security-Policy" content="([^"]*)"', text)
     assert policy is not None
     assert "unsafe" not in policy[1]
@@ -327,10 +327,12 @@ def test_the_page_carries_its_own_policy_and_no_address(results):
 # ---- the command
 
 
-def test_the_command_writes_the_page(monkeypatch, capsys, results, tmp_path):
+def test_the_command_writes_the_page(monkeypatch, capsys, outcomes, tmp_path):
     import pellucid.cli.lab as command
 
-    monkeypatch.setattr(command, "run", lambda ones, **how: [(EXPERIMENTS[n], r) for n, r in results.items()])
+    monkeypatch.setattr(
+        command, "run_all", lambda ones, **how: [(EXPERIMENTS[n], each) for n, each in outcomes.items()]
+    )
     path = tmp_path / "lab.html"
     assert main(["lab", "--out", str(path)]) == 0
     assert capsys.readouterr().out.splitlines()[-1] == f"page: {path}"
@@ -356,8 +358,11 @@ def client():
 
 def direct(name: str, **changes: Any) -> dict[str, Any]:
     one = EXPERIMENTS[name]
-    parameters = dataclasses.replace(one.parameters(), **changes)
-    return json.loads(json.dumps(told(one, parameters, one(parameters))))
+    parameters = one.parameters(**changes)
+    page = json.loads(json.dumps(describe_experiment(one, parameters, one(parameters))))
+    for claim in page["claims"]:
+        del claim["twin"], claim["stands"]  # which the terminal tells, and the server doesn't
+    return page
 
 
 def test_the_server_runs_an_experiment_with_other_parameters(client):
@@ -419,7 +424,7 @@ def test_an_answer_is_kept(client, monkeypatch):
         ran.append(parameters.seed)
         return direct(one.name, seed=parameters.seed)
 
-    monkeypatch.setattr(experiments, "outcome", counted)
+    monkeypatch.setattr(experiments, "run_page", counted)
     answers = [client.get("/api/lab/norms", params={"seed": seed}).json() for seed in (7, 7, 8, 7)]
     assert ran == [7, 8]
     assert answers[0] == answers[1] == answers[3] != answers[2]
@@ -433,7 +438,7 @@ def test_who_asks_again_gets_what_took_too_long(monkeypatch):
         time.sleep(1)
         return direct(one.name)
 
-    monkeypatch.setattr(experiments, "outcome", slow)
+    monkeypatch.setattr(experiments, "run_page", slow)
     with TestClient(create_app({}, limits=Limits(seconds=0.2)), base_url="http://127.0.0.1:8000") as impatient:
         first = impatient.get("/api/lab/norms")
         assert (first.status_code, first.headers["retry-after"]) == (503, "1")

@@ -10,14 +10,14 @@ import torch
 from PIL import Image
 
 from pellucid.cli.caption import caption
-from pellucid.cli.lab import counted, everything, judged
+from pellucid.cli.lab import count_verdicts, report_failures, run_everything
 from pellucid.cli.predict import predict
 from pellucid.cli.train import show_run
 from pellucid.cli.verbs import Caption, Demo, Predict
 from pellucid.data.caption_sources import load_captions
 from pellucid.data.scenes import SceneSet
 from pellucid.explain import Trace
-from pellucid.lab.page import to_html as lab_to_html
+from pellucid.lab.page import write_lab
 from pellucid.ready import load_captioner, load_classifier
 from pellucid.recipes import recipe
 from pellucid.runs import CaptionerRun, Run
@@ -182,15 +182,15 @@ def looks(options: Demo, story: Story) -> None:
 def judges(options: Demo, story: Story) -> int:
     """Run every claim of the lab; what courses say and isn't so is told, all of it written to a page."""
     story.begin("The lab puts what is said about attention to the test.")
-    results = everything()
-    claims = [claim for _, result in results for claim in result.claims]
+    outcomes = run_everything()
+    claims = [claim for _, outcome in outcomes for claim in outcome.claims]
     for claim in claims:
         if claim.heard:
             story.say(f"“{claim.statement}” {VERDICTS[claim.verdict]} {claim.counter_example}")
     page = options.out / "lab.html"
-    lab_to_html(results, page)
-    story.say(f"{counted(claims)}; with sliders: {page}")
-    return judged(claims)
+    write_lab(outcomes, page)
+    story.say(f"{count_verdicts(claims)}; with sliders: {page}")
+    return report_failures(claims)
 
 
 def train_beside(run: Run, out: Path) -> Result:

@@ -1,11 +1,11 @@
 """pellucid lab exercises: notebooks to learn attention by writing it."""
 
 from pellucid.cli.verbs import Exercises
-from pellucid.lab.exercises import EXERCISES, write
+from pellucid.lab.exercises import EXERCISES, write_exercises
 
 
-def exercises(asked: Exercises) -> None:
+def exercises(options: Exercises) -> None:
     """Write the exercises and say where to begin."""
-    first = min(path for path in write(asked.out) if path.suffix == ".ipynb")
+    first = min(path for path in write_exercises(options.out) if path.suffix == ".ipynb")
     print(f"{len(EXERCISES)} exercises, as notebooks and as Python files; begin with {first}")
-    print(f"solutions: {asked.out / 'solutions'}")
+    print(f"solutions: {options.out / 'solutions'}")

@@ -1,49 +1,30 @@
 """Every claim about attention, run and measured: experiments, and the ledger of what they decide.
 
 >>> from pellucid import lab
->>> result = lab.EXPERIMENTS["graph"]()
->>> [(claim.id, claim.verdict, claim.failures()) for claim in result.claims][:1]
+>>> outcome = lab.EXPERIMENTS["graph"]()
+>>> [(claim.id, claim.verdict, claim.failures()) for claim in outcome.claims][:1]
 [('graph.complete', 'true', [])]
 """
 
-from pellucid.lab import (
-    built,
-    choices,
-    convolution,
-    cost,
-    curve,
-    depth,
-    graph,
-    heads,
-    interpolation,
-    itself,
-    keys,
-    leaking,
-    masks,
-    multihead,
-    norms,
-    order,
-    packed,
-    precision,
-    shapes,
-    sinusoids,
-    temperature,
-    testing,
-)
-from pellucid.lab.frame import Case, Claim, Experiment, Result, Verdict
-from pellucid.lab.panels import draw
+from importlib import import_module
+
+from pellucid.lab.frame import Case, Claim, Experiment, Outcome, Verdict
+from pellucid.lab.panels import draw_panels
 
 # In an order that teaches: from one softmax to trained models.
+ROOMS = (
+    "shapes", "temperature", "keys", "choices", "graph", "masks", "leaking", "order", "sinusoids", "built",
+    "convolution", "multihead", "packed", "norms", "depth", "testing", "curve", "precision", "cost", "itself",
+    "heads", "interpolation",
+)  # fmt: skip
 EXPERIMENTS: dict[str, Experiment] = {
-    experiment.name: experiment
-    for room in (
-        shapes, temperature, keys, choices, graph, masks, leaking, order, sinusoids, built, convolution, multihead,
-        packed, norms, depth, testing, curve, precision, cost, itself, heads, interpolation,
-    )
-    for experiment in room.EXPERIMENTS
-}  # fmt: skip
+    each.name: each
+    for room in ROOMS
+    for each in vars(import_module(f"{__name__}.{room}")).values()
+    if isinstance(each, Experiment)
+}
 
-__all__ = ["EXPERIMENTS", "Case", "Claim", "Experiment", "Result", "Verdict", "draw", "experiment"]
+__all__ = ["EXPERIMENTS", "Case", "Claim", "Experiment", "Outcome", "Verdict", "draw_panels", "experiment"]
 
 
 def experiment(name: str) -> Experiment:

@@ -1,33 +1,34 @@
 """Layers that are set, not learned: self-attention as the identity, as a permutation, as a pointwise linear map."""
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from pellucid.lab.frame import Case, Claim, Experiment, Result, relative, seeded, worst
-from pellucid.lab.panels import matrix
+from pellucid.lab.frame import Claims, Drawing, Experiment, Thesis, at_most, max_error, relative_error, seeded
+from pellucid.lab.panels import heatmap
 from pellucid.layers import MultiHeadAttention, watch
 
 
-@dataclass(frozen=True)
-class Built:
+class BuiltSettings(NamedTuple):
     """How many tokens of which content, and how sharply they are matched."""
 
-    tokens: int = 8
-    """Number of tokens."""
-    content: int = 16
-    """Features of a token, beside its position."""
-    beta: float = 40.0
-    """Inverse temperature: the leak is about e^(−β)."""
-    seed: int = 0
-    """Of tokens, the permutation and the linear map."""
+    tokens: int = 8  # Number of tokens.
+    content: int = 16  # Features of a token, beside its position.
+    beta: float = 40.0  # Inverse temperature: the leak is about e^(−β).
+    seed: int = 0  # Of tokens, the permutation and the linear map.
+
+
+class BuiltMeasurement(NamedTuple):
+    weights: dict[str, Tensor]  # of each layer
+    errors: dict[str, dict[str, float]]  # the largest difference of each layer from each target
+    relative_errors: dict[str, float]  # of each layer from a convolution of kernel 1
 
 
 def set_attention(
-    p: Built, sources: Int[Tensor, " t"], linear: Float[Tensor, "content content"], beta: float
+    p: BuiltSettings, sources: Int[Tensor, " t"], linear: Float[Tensor, "content content"], beta: float
 ) -> MultiHeadAttention:
     """One head that reads, at token i, `linear` of the content of token sources[i].
 
@@ -46,98 +47,81 @@ def set_attention(
     return layer
 
 
-def built(p: Built) -> Result:
+def measure_built(p: BuiltSettings) -> BuiltMeasurement:
     """Set the weights, run the layer on random tokens, compare with what it should be."""
     n, c = p.tokens, p.content
     with seeded(p.seed):
         content, linear, shuffled = torch.randn(1, n, c), torch.randn(c, c) / c**0.5, torch.randperm(n)
     tokens = torch.cat([content, torch.eye(n)[None]], dim=-1)
     own, same = torch.arange(n), torch.eye(c)
-    wanted = {
-        "identity": (own, same, p.beta, content),
-        "permutation": (shuffled, same, p.beta, content[:, shuffled]),
-        "pointwise linear": (own, linear, p.beta, content @ linear.T),
-        "equal weights": (own, linear, 0.0, content @ linear.T),
+    layers = {
+        "identity": set_attention(p, own, same, p.beta),
+        "permutation": set_attention(p, shuffled, same, p.beta),
+        "pointwise linear": set_attention(p, own, linear, p.beta),
+        "equal weights": set_attention(p, own, linear, 0.0),
     }
-    maps, found = {}, {}
-    with torch.no_grad():
-        for name, (sources, map_, beta, _) in wanted.items():
-            layer = set_attention(p, sources, map_, beta)
-            with watch(layer) as seen:
-                found[name] = layer(tokens)[..., :c]
-            maps[name] = seen[""].weights()[0, 0]
-    errors = {name: worst(found[name], target) for name, (*_, target) in wanted.items()}
-    convolved = F.conv1d(content.mT, linear[:, :, None]).mT
-    mean = (content @ linear.T).mean(1, keepdim=True).expand(-1, n, -1)
-    claims = (
-        Claim(
-            "built.identity",
-            "Self-attention can be the identity layer.",
-            "true",
-            "≤",
-            1e-6,
-            holds=(Case("largest error", errors["identity"]),),
-            twin=Case("of the layer set to permute", worst(found["permutation"], content)),
-        ),
-        Claim(
-            "built.permutation",
-            "Self-attention can be any permutation of its tokens.",
-            "true",
-            "≤",
-            1e-6,
-            holds=(Case("largest error", errors["permutation"]),),
-            twin=Case("of the identity layer", worst(found["identity"], content[:, shuffled])),
-        ),
-        Claim(
-            "built.pointwise",
-            "Self-attention whose map is the identity is a pointwise linear layer, a 1×1 convolution.",
-            "true",
-            "≤",
-            1e-6,
-            holds=(
-                Case("largest difference from a convolution of kernel 1", worst(found["pointwise linear"], convolved)),
-            ),
-            twin=Case("with equal weights", worst(found["equal weights"], convolved)),
-        ),
-        Claim(
-            "built.equal_weights",
-            "Equal attention weights make self-attention a running linear layer.",
-            "false",
-            "≤",
-            1e-6,
-            breaks=(
-                Case("relative distance from the pointwise linear layer", relative(found["equal weights"], convolved)),
-            ),
-            twin=Case("of attention = identity", relative(found["pointwise linear"], convolved)),
-            truth="Equal weights give every position the same mean; the pointwise linear layer is attention = "
-            "identity.",
-            heard=True,
-        ),
-        Claim(
-            "built.mean",
-            "Equal attention weights give every position the same output, the mapped mean of the tokens.",
-            "true",
-            "≤",
-            1e-6,
-            holds=(Case("largest distance from the mean", worst(found["equal weights"], mean)),),
-            twin=Case("of the pointwise linear layer", worst(found["pointwise linear"], mean)),
-        ),
+    pointwise, convolved = content @ linear.T, F.conv1d(content.mT, linear[:, :, None]).mT
+    targets = {
+        "identity": content,
+        "permutation": content[:, shuffled],
+        "pointwise linear": pointwise,
+        "convolution": convolved,
+        "mean": pointwise.mean(1, keepdim=True).expand(-1, n, -1),
+    }
+    weights, errors, relative_errors = {}, {}, {}
+    for name, layer in layers.items():
+        with torch.no_grad(), watch(layer) as seen:
+            output = layer(tokens)[..., :c]
+        weights[name] = seen[""].weights()[0, 0]
+        errors[name] = {target: max_error(output, values) for target, values in targets.items()}
+        relative_errors[name] = relative_error(output, convolved)
+    return BuiltMeasurement(weights, errors, relative_errors)
+
+
+def claim_built(p: BuiltSettings, m: BuiltMeasurement) -> Claims:
+    identity, permutation, pointwise, equal = m.errors.values()
+    yield Thesis("built.identity", "Self-attention can be the identity layer.").true(
+        at_most(1e-6, "largest error", identity["identity"]),
+        twin=("of the layer set to permute", permutation["identity"]),
     )
-    panels = tuple(matrix(name, maps[name]) for name in wanted)
-    return Result({f"largest error, {name}": error for name, error in errors.items()}, panels, claims)
+    yield Thesis("built.permutation", "Self-attention can be any permutation of its tokens.").true(
+        at_most(1e-6, "largest error", permutation["permutation"]),
+        twin=("of the identity layer", identity["permutation"]),
+    )
+    yield Thesis(
+        "built.pointwise", "Self-attention whose map is the identity is a pointwise linear layer, a 1×1 convolution."
+    ).true(
+        at_most(1e-6, "largest difference from a convolution of kernel 1", pointwise["convolution"]),
+        twin=("with equal weights", equal["convolution"]),
+    )
+    yield Thesis("built.equal_weights", "Equal attention weights make self-attention a running linear layer.").false(
+        at_most(1e-6, "relative distance from the pointwise linear layer", m.relative_errors["equal weights"]),
+        twin=("of attention = identity", m.relative_errors["pointwise linear"]),
+        truth="Equal weights give every position the same mean; the pointwise linear layer is attention = identity.",
+        heard=True,
+    )
+    yield Thesis(
+        "built.mean", "Equal attention weights give every position the same output, the mapped mean of the tokens."
+    ).true(
+        at_most(1e-6, "largest distance from the mean", equal["mean"]),
+        twin=("of the pointwise linear layer", pointwise["mean"]),
+    )
 
 
-EXPERIMENTS = (
-    Experiment(
-        name="built",
-        title="Layers built by setting weights",
-        statement="By its positions alone one head can copy tokens, permute them, or map each by the same linear map.",
-        formula="qᵢ = eᵢ, kⱼ = e_{i: σ(i) = j}: softmax(β·qᵢ·kⱼ) → δ_{j,σ(i)}; output = W_v·x_{σ(i)}",
-        predict="All weights equal, W_v some matrix. What does position 3 get, and what position 5?",
-        fails="The leak is (n − 1)·e^(−β): with β = 1/√d there is no identity. Without positions no layer permutes: "
-        "attention is equivariant.",
-        parameters=Built,
-        run=built,
-        shown=(set_attention,),
-    ),
+def draw_built(p: BuiltSettings, m: BuiltMeasurement) -> Drawing:
+    meant = {name: "pointwise linear" if name == "equal weights" else name for name in m.errors}
+    numbers = {f"largest error, {name}": m.errors[name][target] for name, target in meant.items()}
+    return numbers, [heatmap(name, weights) for name, weights in m.weights.items()]
+
+
+BUILT = Experiment(
+    name="built",
+    title="Layers built by setting weights",
+    statement="By its positions alone one head can copy tokens, permute them, or map each by the same linear map.",
+    formula="qᵢ = eᵢ, kⱼ = e_{i: σ(i) = j}: softmax(β·qᵢ·kⱼ) → δ_{j,σ(i)}; output = W_v·x_{σ(i)}",
+    predict="All weights equal, W_v some matrix. What does position 3 get, and what position 5?",
+    fails="The leak is (n − 1)·e^(−β): with β = 1/√d there is no identity. Without positions no layer permutes: "
+    "attention is equivariant.",
+    functions=(measure_built, claim_built, draw_built),
+    helpers=(set_attention,),
 )

@@ -1,21 +1,20 @@
 """What an experiment is, and what a claim is: a sentence, a verdict, and numbers that could have spoken against it."""
 
-import dataclasses
 import inspect
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, get_type_hints
 
 import torch
 
-from pellucid.lab.panels import Panel
+from pellucid.lab.panels import Chart
 
 Verdict = Literal["true", "false", "conditional"]
 Relation = Literal["≤", "≥"]
 Number = float | int | str
-FROM_ZERO = ("seed", "chosen", "moved")  # parameters that are no count
+FROM_ZERO = ("seed", "chosen", "moved")  # settings that are no count
 
 
 class Case(NamedTuple):
@@ -23,6 +22,22 @@ class Case(NamedTuple):
 
     what: str
     value: float
+
+    def __str__(self) -> str:
+        return f"{self.what}: {self.value:.3g}"
+
+
+Trial = tuple[Relation, float, Case]  # a number, and the bound that a sentence sets it
+
+
+def at_most(tolerance: float, what: str, value: float) -> Trial:
+    """The sentence says: the number is no larger."""
+    return "≤", tolerance, Case(what, value)
+
+
+def at_least(tolerance: float, what: str, value: float) -> Trial:
+    """The sentence says: the number is no smaller."""
+    return "≥", tolerance, Case(what, value)
 
 
 @dataclass(frozen=True)
@@ -34,13 +49,13 @@ class Claim:
     altered sentence beside a true one, which must break, and the true sentence beside a false one, which must hold.
     A sentence that is true under a condition needs none: its cases are each other's twins.
 
-    >>> claim = Claim(
-    ...     "numbers.even", "The double of a number is even.", "true", "≤", 0,
-    ...     holds=(Case("remainder of 2·7 by 2", 0),), twin=Case("remainder of 2·7 + 1 by 2", 1),
+    >>> claim = Thesis("numbers.even", "The double of a number is even.").true(
+    ...     at_most(0, "remainder of 2·7 by 2", 0), twin=("remainder of 2·7 + 1 by 2", 1)
     ... )
     >>> claim.measured, claim.failures()
     (0, [])
-    >>> dataclasses.replace(claim, verdict="false").failures()
+    >>> from dataclasses import replace
+    >>> replace(claim, verdict="false").failures()
     ['numbers.even is called false, but what was measured makes it true']
     """
 
@@ -69,9 +84,7 @@ class Claim:
     @property
     def counter_example(self) -> str | None:
         """What is true instead, and the case that shows it."""
-        if not self.breaks:
-            return None
-        return f"{self.truth} {said(self.breaks[0])}".strip()
+        return f"{self.truth} {self.breaks[0]}".strip() if self.breaks else None
 
     def agrees(self, case: Case) -> bool:
         """Whether a number is what the sentence says."""
@@ -79,40 +92,64 @@ class Claim:
 
     def failures(self) -> list[str]:
         """A sentence for everything that speaks against the verdict; none when the claim stands."""
-        found: Verdict = "conditional" if self.holds and self.breaks else "true" if self.holds else "false"
-        if found != self.verdict:
-            return [f"{self.id} is called {self.verdict}, but what was measured makes it {found}"]
+        actual: Verdict = "conditional" if self.holds and self.breaks else "true" if self.holds else "false"
+        if actual != self.verdict:
+            return [f"{self.id} is called {self.verdict}, but what was measured makes it {actual}"]
         if self.verdict != "conditional" and self.twin is None:
             return [f"{self.id} has no twin; a test that nothing could fail shows nothing"]
-        expected = [(case, True) for case in self.holds] + [(case, False) for case in self.breaks]
+        expectations = [(case, True) for case in self.holds] + [(case, False) for case in self.breaks]
         if self.twin is not None:
-            expected.append((self.twin, self.verdict == "false"))
+            expectations.append((self.twin, self.verdict == "false"))
         return [
-            f"{self.id}: {said(case)}, expected {'' if wanted else 'not '}{self.relation} {self.tolerance:g}"
-            for case, wanted in expected
-            if not math.isfinite(case.value) or self.agrees(case) != wanted
+            f"{self.id}: {case}, expected {'' if agreement else 'not '}{self.relation} {self.tolerance:g}"
+            for case, agreement in expectations
+            if not math.isfinite(case.value) or self.agrees(case) != agreement
         ]
 
 
-def said(case: Case) -> str:
-    return f"{case.what}: {case.value:.3g}"
+class Thesis(NamedTuple):
+    """The sentence of a claim, and the three ways that it can be decided."""
+
+    id: str
+    text: str
+
+    def true(self, trial: Trial, *, twin: tuple[str, float]) -> Claim:
+        """The number bears the sentence out; the twin's doesn't."""
+        relation, tolerance, case = trial
+        return Claim(*self, "true", relation, tolerance, holds=(case,), twin=Case(*twin))
+
+    def false(self, trial: Trial, *, twin: tuple[str, float], truth: str, heard: bool = False) -> Claim:
+        """The number speaks against the sentence; the twin's doesn't. truth: what is so instead."""
+        relation, tolerance, case = trial
+        return Claim(*self, "false", relation, tolerance, (), (case,), Case(*twin), truth, heard)
+
+    def conditional(self, trial: Trial, *breaks: tuple[str, float], truth: str, heard: bool = False) -> Claim:
+        """The first number bears the sentence out, the others break it. truth: when it is so."""
+        relation, tolerance, case = trial
+        broken = tuple(Case(*each) for each in breaks)
+        return Claim(*self, "conditional", relation, tolerance, (case,), broken, None, truth, heard)
 
 
 @dataclass(frozen=True)
-class Result:
+class Outcome:
     """What came out, all of it data: numbers, panels that a figure is drawn from, and the claims that they decide."""
 
     numbers: Mapping[str, Number]
-    panels: tuple[Panel, ...]
+    panels: tuple[Chart, ...]
     claims: tuple[Claim, ...]
+
+
+Claims = Iterator[Claim]
+Drawing = tuple[Mapping[str, Number], Sequence[Chart]]
 
 
 @dataclass(frozen=True)
 class Experiment:
-    """A question about attention, and the function that answers it.
+    """A question about attention, and the three functions that answer it.
 
     statement: what is shown. formula: in one line. predict: what to guess before looking. fails: where it isn't so.
-    run: from parameters, a frozen dataclass, to a result. shown: helpers of `run` that belong to its code.
+    functions: the first measures, from settings to a named tuple; the second claims what that decides; the third draws
+    it, as numbers and as panels. helpers: what belongs to their code.
     """
 
     name: str
@@ -121,25 +158,34 @@ class Experiment:
     formula: str
     predict: str
     fails: str
-    parameters: type
-    run: Callable[[Any], Result]
-    shown: tuple[Callable, ...] = ()
+    functions: tuple[Callable[[Any], Any], Callable[[Any, Any], Claims], Callable[[Any, Any], Drawing]]
+    helpers: tuple[Callable, ...] = ()
 
-    def __call__(self, parameters: Any = None) -> Result:
+    @property
+    def parameters(self) -> type:
+        """The settings, a named tuple with defaults: what the function that measures takes."""
+        return get_type_hints(inspect.unwrap(self.functions[0]))["p"]
+
+    def __call__(self, parameters: Any = None) -> Outcome:
         """Run it with these parameters, or with its own. The caller's random numbers are left as they were."""
         parameters = self.parameters() if parameters is None else parameters
-        for field in dataclasses.fields(parameters):
-            value, least = getattr(parameters, field.name), 0 if field.name in FROM_ZERO else 1
+        for name, value in parameters._asdict().items():
+            least = 0 if name in FROM_ZERO else 1
             for number in value if isinstance(value, tuple) else (value,):
                 if isinstance(number, int) and number < least:
-                    raise ValueError(f"{field.name} is {number}; expected {least} or more")
+                    raise ValueError(f"{name} is {number}; expected {least} or more")
+        measure, claim, draw = self.functions
         with torch.random.fork_rng(devices=[]):
-            return self.run(parameters)
+            measurement = measure(parameters)
+            numbers, panels = draw(parameters, measurement)
+            return Outcome(numbers, tuple(panels), tuple(claim(parameters, measurement)))
 
     @property
     def code(self) -> str:
-        """The code that runs, as it stands in its file."""
-        return "\n\n".join(inspect.getsource(inspect.unwrap(function)) for function in (*self.shown, self.run))
+        """The code that runs, as it stands in its file: helpers, what is measured, and the three functions."""
+        measurement = get_type_hints(inspect.unwrap(self.functions[0]))["return"]
+        parts = (*self.helpers, measurement, *self.functions)
+        return "\n\n".join(inspect.getsource(inspect.unwrap(part)) for part in parts)
 
 
 @contextmanager
@@ -149,17 +195,17 @@ def seeded(seed: int) -> Iterator[torch.Generator]:
         yield torch.manual_seed(seed)
 
 
-def worst(a: torch.Tensor, b: torch.Tensor) -> float:
+def max_error(a: torch.Tensor, b: torch.Tensor) -> float:
     """The largest difference of two tensors."""
     return (a.double() - b.double()).abs().max().item()
 
 
-def relative(a: torch.Tensor, b: torch.Tensor) -> float:
+def relative_error(a: torch.Tensor, b: torch.Tensor) -> float:
     """‖a − b‖ / ‖b‖."""
     return ((a.double() - b.double()).norm() / b.double().norm()).item()
 
 
-def exponent(x: list[float], y: list[float]) -> float:
+def exponent(x: Sequence[float], y: Sequence[float]) -> float:
     """The slope of ln y over ln x, by least squares: p where y = c·x^p."""
     x_log, y_log = (torch.tensor(values, dtype=torch.float64).log() for values in (x, y))
     centred = x_log - x_log.mean()

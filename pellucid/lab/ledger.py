@@ -9,31 +9,18 @@ from typing import Any
 
 import torch
 
-from pellucid.lab.frame import Claim, Experiment, Result
+from pellucid.lab.frame import Claim, Experiment, Outcome
+
+LEDGER = ("id", "statement", "verdict", "measured", "tolerance", "counter_example")  # what it holds of a claim
+TEXTS = ("name", "title", "statement", "formula", "predict", "code", "fails")
 
 
-def run(experiments: Iterable[Experiment], workers: int) -> Iterator[tuple[Experiment, Result]]:
+def run_all(experiments: Iterable[Experiment], workers: int) -> Iterator[tuple[Experiment, Outcome]]:
     """Run them all, each in one thread of one of so many processes: their tensors are too small to be shared by two."""
     experiments = list(experiments)
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(workers, context, initializer=torch.set_num_threads, initargs=(1,)) as pool:
-        yield from zip(experiments, pool.map(_result, experiments), strict=True)
-
-
-def _result(experiment: Experiment) -> Result:
-    return experiment()
-
-
-def entry(claim: Claim) -> dict[str, Any]:
-    """What the ledger holds of one claim."""
-    return {
-        "id": claim.id,
-        "statement": claim.statement,
-        "verdict": claim.verdict,
-        "measured": claim.measured if math.isfinite(claim.measured) else None,
-        "tolerance": claim.tolerance,
-        "counter_example": claim.counter_example,
-    }
+        yield from zip(experiments, pool.map(Experiment.__call__, experiments), strict=True)
 
 
 def failures(claims: Iterable[Claim]) -> list[str]:
@@ -41,19 +28,29 @@ def failures(claims: Iterable[Claim]) -> list[str]:
     return [sentence for claim in claims for sentence in claim.failures()]
 
 
-def page(experiment: Experiment, parameters: Any, result: Result) -> dict[str, Any]:
-    """Everything there is to tell of one run, ready for JSON: what a page in a browser is made of."""
-    return {
-        "name": experiment.name,
-        "title": experiment.title,
-        "statement": experiment.statement,
-        "formula": experiment.formula,
-        "predict": experiment.predict,
-        "code": experiment.code,
-        "parameters": asdict(parameters),
-        "numbers": dict(result.numbers),
-        "panels": [{"kind": type(panel).__name__.lower(), **asdict(panel)} for panel in result.panels],
-        "claims": [entry(claim) for claim in result.claims],
-        "failures": failures(result.claims),
-        "fails": experiment.fails,
-    }
+def describe_claim(claim: Claim) -> dict[str, Any]:
+    """One claim, ready for JSON: what the ledger holds of it, how it is bounded, and whether it stands."""
+    entry = {part: getattr(claim, part) for part in (*LEDGER, "relation")}
+    return finite(entry | {"twin": None if claim.twin is None else str(claim.twin), "stands": not claim.failures()})
+
+
+def describe_experiment(experiment: Experiment, parameters: Any, outcome: Outcome) -> dict[str, Any]:
+    """Everything there is to tell of one run, ready for JSON: the page that is printed, served, and written."""
+    page = {text: getattr(experiment, text) for text in TEXTS}
+    page |= {"parameters": parameters._asdict(), "numbers": dict(outcome.numbers)}
+    page |= {"panels": [{"kind": panel.kind, **asdict(panel)} for panel in outcome.panels]}
+    page |= {"claims": [describe_claim(claim) for claim in outcome.claims], "failures": failures(outcome.claims)}
+    return finite(page)
+
+
+def finite(value: Any) -> Any:
+    """The same data without NaN and ∞, which JSON has no words for.
+
+    >>> finite({"x": [1.0, math.nan], "y": ("a", math.inf)})
+    {'x': [1.0, None], 'y': ['a', None]}
+    """
+    if isinstance(value, dict):
+        return {name: finite(each) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [finite(each) for each in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,31 +1,32 @@
 """Attention can't see the order of its tokens, until somebody tells it."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from pellucid.lab.frame import Case, Claim, Experiment, Result, relative, seeded
-from pellucid.lab.panels import Bars
+from pellucid.lab.frame import Claims, Drawing, Experiment, Thesis, at_least, at_most, relative_error, seeded
+from pellucid.lab.panels import bar_chart
 from pellucid.layers import LearnedPositions, MultiHeadAttention, SinusoidalPositions
 
 
-@dataclass(frozen=True)
-class Order:
+class OrderSettings(NamedTuple):
     """Tokens, width and heads."""
 
-    tokens: int = 12
-    """Number of tokens."""
-    width: int = 32
-    """Width of a token."""
-    heads: int = 4
-    """Number of heads."""
-    seed: int = 0
-    """Of tokens, weights and the permutation."""
+    tokens: int = 12  # Number of tokens.
+    width: int = 32  # Width of a token.
+    heads: int = 4  # Number of heads.
+    seed: int = 0  # Of tokens, weights and the permutation.
 
 
-def order(p: Order) -> Result:
+class OrderMeasurement(NamedTuple):
+    equivariance: dict[str, float]  # f(P·X) beside P·f(X), relative difference, for each kind of positions
+    invariance: dict[str, float]  # after mean pooling
+    unpooled: float  # f(P·X) beside f(X), without positions
+
+
+def measure_order(p: OrderSettings) -> OrderMeasurement:
     """Permute the tokens before the layer, or its outputs after it: is it the same?"""
     with seeded(p.seed):
         x = torch.randn(1, p.tokens, p.width, dtype=torch.float64)
@@ -43,72 +44,53 @@ def order(p: Order) -> Result:
         "no positions, causal": lambda x: layer(x, causal=True),
     }
     with torch.no_grad():
-        lost = {name: relative(f(x[:, shuffled]), f(x)[:, shuffled]) for name, f in layers.items()}
-        pooled = {name: relative(f(x[:, shuffled]).mean(1), f(x).mean(1)) for name, f in layers.items()}
-        unpooled = relative(layer(x[:, shuffled]), layer(x))
-    told = min(lost[name] for name in ("sinusoidal", "learned", "rotary"))
-    claims = (
-        Claim(
-            "order.equivariant",
-            "Self-attention without positions is equivariant: permuted tokens give the permuted output.",
-            "true",
-            "≤",
-            1e-12,
-            holds=(Case("relative difference", lost["no positions"]),),
-            twin=Case("with sinusoidal positions", lost["sinusoidal"]),
-        ),
-        Claim(
-            "order.positions_break_it",
-            "Sinusoidal, learned and rotary positions each take the equivariance away.",
-            "true",
-            "≥",
-            0.01,
-            holds=(Case("smallest relative difference of the three", told),),
-            twin=Case("without positions", lost["no positions"]),
-        ),
-        Claim(
-            "order.invariant",
-            "After mean pooling, the output of attention without positions doesn't depend on the order at all.",
-            "true",
-            "≤",
-            1e-12,
-            holds=(Case("relative difference", pooled["no positions"]),),
-            twin=Case("without pooling", unpooled),
-        ),
-        Claim(
-            "order.blind",
-            "Without a positional encoding, self-attention can't tell the order of its tokens.",
-            "conditional",
-            "≤",
-            1e-12,
-            holds=(Case("every token sees every other: relative difference after pooling", pooled["no positions"]),),
-            breaks=(
-                Case("causal mask, no positions: relative difference after pooling", pooled["no positions, causal"]),
-            ),
-            truth="True without a mask. A causal mask tells it: the first token sees one key, the second two.",
-        ),
+        return OrderMeasurement(
+            {name: relative_error(f(x[:, shuffled]), f(x)[:, shuffled]) for name, f in layers.items()},
+            {name: relative_error(f(x[:, shuffled]).mean(1), f(x).mean(1)) for name, f in layers.items()},
+            relative_error(layer(x[:, shuffled]), layer(x)),
+        )
+
+
+def claim_order(p: OrderSettings, m: OrderMeasurement) -> Claims:
+    nothing, sinusoidal, learned, rotary, _ = m.equivariance.values()
+    yield Thesis(
+        "order.equivariant",
+        "Self-attention without positions is equivariant: permuted tokens give the permuted output.",
+    ).true(at_most(1e-12, "relative difference", nothing), twin=("with sinusoidal positions", sinusoidal))
+    yield Thesis(
+        "order.positions_break_it", "Sinusoidal, learned and rotary positions each take the equivariance away."
+    ).true(
+        at_least(0.01, "smallest relative difference of the three", min(sinusoidal, learned, rotary)),
+        twin=("without positions", nothing),
     )
-    bars = (("before pooling", tuple(lost.values())), ("after mean pooling", tuple(pooled.values())))
-    panels = (Bars("what a permutation changes", "relative difference", tuple(lost), bars, log=True),)
-    numbers = {
-        f"{name}: {when}": v
-        for when, found in (("before pooling", lost), ("pooled", pooled))
-        for name, v in found.items()
-    }
-    return Result(numbers, panels, claims)
+    pooled, causal = m.invariance["no positions"], m.invariance["no positions, causal"]
+    yield Thesis(
+        "order.invariant",
+        "After mean pooling, the output of attention without positions doesn't depend on the order at all.",
+    ).true(at_most(1e-12, "relative difference", pooled), twin=("without pooling", m.unpooled))
+    yield Thesis(
+        "order.blind", "Without a positional encoding, self-attention can't tell the order of its tokens."
+    ).conditional(
+        at_most(1e-12, "every token sees every other: relative difference after pooling", pooled),
+        ("causal mask, no positions: relative difference after pooling", causal),
+        truth="True without a mask. A causal mask tells it: the first token sees one key, the second two.",
+    )
 
 
-EXPERIMENTS = (
-    Experiment(
-        name="order",
-        title="Permutations",
-        statement="Attention without positions treats its tokens as a set; positions, and causal masks, make it a "
-        "sequence.",
-        formula="f(P·X) = P·f(X) for every permutation P; mean(P·f(X)) = mean(f(X))",
-        predict="Which of these change when tokens are shuffled: no positions, sinusoidal, learned, rotary, a causal "
-        "mask?",
-        fails="Rotary positions of tokens that are all alike change nothing: there is nothing to put in order.",
-        parameters=Order,
-        run=order,
-    ),
+def draw_order(p: OrderSettings, m: OrderMeasurement) -> Drawing:
+    numbers = {f"{name}: before pooling": value for name, value in m.equivariance.items()}
+    numbers |= {f"{name}: pooled": value for name, value in m.invariance.items()}
+    bars = {"before pooling": m.equivariance, "after mean pooling": m.invariance}
+    return numbers, [bar_chart("what a permutation changes", "relative difference", bars, log=True)]
+
+
+ORDER = Experiment(
+    name="order",
+    title="Permutations",
+    statement="Attention without positions treats its tokens as a set; positions, and causal masks, make it a "
+    "sequence.",
+    formula="f(P·X) = P·f(X) for every permutation P; mean(P·f(X)) = mean(f(X))",
+    predict="Which of these change when tokens are shuffled: no positions, sinusoidal, learned, rotary, a causal mask?",
+    fails="Rotary positions of tokens that are all alike change nothing: there is nothing to put in order.",
+    functions=(measure_order, claim_order, draw_order),
 )

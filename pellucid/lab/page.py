@@ -1,7 +1,6 @@
 """The lab as one HTML file: the ledger, the page of every experiment, and sliders that the browser computes for."""
 
 import json
-import math
 from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
@@ -9,52 +8,30 @@ from typing import Any
 
 import torch
 
-from pellucid.lab.frame import Experiment, Result, seeded
-from pellucid.lab.ledger import page
-from pellucid.lab.sinusoids import Sinusoids
+from pellucid.lab.frame import Experiment, Outcome, seeded
+from pellucid.lab.ledger import describe_experiment
+from pellucid.lab.sinusoids import SinusoidsSettings
 from pellucid.views.page import VIEWER_FOLDER, self_contained, viewer_code, viewer_css
 
 TOKENS, WIDTH = 8, 16  # of the attention under the sliders; its values have two numbers, so that they can be drawn
 
 
-def told(experiment: Experiment, parameters: Any, result: Result) -> dict[str, Any]:
-    """`ledger.page`, with how each claim's number stands to its tolerance; what is no finite number is None."""
-    found = page(experiment, parameters, result)
-    for claim, entry in zip(result.claims, found["claims"], strict=True):
-        entry["relation"] = claim.relation
-    return finite(found)
-
-
-def finite(value: Any) -> Any:
-    """The same data without NaN and ∞, which JSON has no words for.
-
-    >>> finite({"x": [1.0, math.nan], "y": ("a", math.inf)})
-    {'x': [1.0, None], 'y': ['a', None]}
-    """
-    if isinstance(value, dict):
-        return {name: finite(each) for name, each in value.items()}
-    if isinstance(value, list | tuple):
-        return [finite(each) for each in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def live(seed: int = 2) -> dict[str, Any]:
+def slider_data(seed: int = 2) -> dict[str, Any]:
     """What the sliders begin with: queries, keys and values of one head, and how positions are encoded."""
     with seeded(seed):
         q, k = torch.randn(2, TOKENS, WIDTH, dtype=torch.float64)
         v = torch.randn(TOKENS, 2, dtype=torch.float64)
-    positions = Sinusoids()
-    return {
-        "q": q.tolist(),
-        "k": k.tolist(),
-        "v": v.tolist(),
-        "positions": {"count": positions.positions, "width": positions.width, "base": positions.base},
-    }
+    settings = SinusoidsSettings()
+    positions = {"count": settings.positions, "width": settings.width, "base": settings.base}
+    return {"q": q.tolist(), "k": k.tolist(), "v": v.tolist(), "positions": positions}
 
 
-def lab_page(found: Iterable[tuple[Experiment, Result]]) -> str:
+def lab_page(outcomes: Iterable[tuple[Experiment, Outcome]]) -> str:
     """The HTML file as text, from experiments that ran as they are."""
-    data = {"live": live(), "experiments": [told(one, one.parameters(), result) for one, result in found]}
+    data = {
+        "live": slider_data(),
+        "experiments": [describe_experiment(one, one.parameters(), outcome) for one, outcome in outcomes],
+    }
     if not data["experiments"]:
         raise ValueError("the lab's page needs one experiment or more; got none")
     # Inside a script "<" could end it; as an escape it is the same JSON.
@@ -65,10 +42,10 @@ def lab_page(found: Iterable[tuple[Experiment, Result]]) -> str:
     return self_contained("The lab: every claim about attention, run and measured", lab_css(), code, body)
 
 
-def to_html(found: Iterable[tuple[Experiment, Result]], path: Path) -> None:
+def write_lab(outcomes: Iterable[tuple[Experiment, Outcome]], path: Path) -> None:
     """Write the page to a file."""
     check_html(path)
-    path.write_text(lab_page(found), encoding="utf-8", newline="\n")
+    path.write_text(lab_page(outcomes), encoding="utf-8", newline="\n")
 
 
 def check_html(path: Path) -> None:

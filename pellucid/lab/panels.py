@@ -1,8 +1,9 @@
 """Figures as data, so that a page and a picture show the same numbers; and the picture, by matplotlib."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -17,8 +18,8 @@ MOST_NUMBERS = 16  # more cells than this on a side, and numbers in them are too
 
 
 @dataclass(frozen=True)
-class Line:
-    """One curve: y over x. dashed: a prediction or a reference, not a measurement."""
+class Curve:
+    """One line of a chart: y over x. dashed: a prediction or a reference, not a measurement."""
 
     name: str
     x: tuple[float, ...]
@@ -27,20 +28,22 @@ class Line:
 
 
 @dataclass(frozen=True)
-class Curves:
+class LineChart:
     """Lines in one pair of axes. log: which axes are logarithmic, as "x", "y" or "xy"."""
 
+    kind: ClassVar[str] = "curves"
     title: str
     x: str
     y: str
-    lines: tuple[Line, ...]
+    lines: tuple[Curve, ...]
     log: str = ""
 
 
 @dataclass(frozen=True)
-class Bars:
+class BarChart:
     """A number for each name; one row of bars for each series. line: a level to compare with, and what it is."""
 
+    kind: ClassVar[str] = "bars"
     title: str
     y: str
     names: tuple[str, ...]
@@ -50,9 +53,10 @@ class Bars:
 
 
 @dataclass(frozen=True)
-class Matrix:
+class Heatmap:
     """Numbers in cells, coloured from low to high."""
 
+    kind: ClassVar[str] = "matrix"
     title: str
     rows: str
     columns: str
@@ -62,21 +66,46 @@ class Matrix:
     unit: str = "attention weight"
 
 
-Panel = Curves | Bars | Matrix
+Chart = LineChart | BarChart | Heatmap
+Points = Sequence[float]
 
 
-def line(name: str, x: Sequence[float], y: Sequence[float], dashed: bool = False) -> Line:
-    """A line from any lists of numbers."""
-    return Line(name, tuple(map(float, x)), tuple(map(float, y)), dashed)
+def line_chart(
+    title: str, axes: tuple[str, str], x: Points, lines: Mapping[str, Points], log: str = "", dashed: str = ""
+) -> LineChart:
+    """Lines by name over the same x, without their points that aren't finite. dashed: the one that isn't measured.
+
+    >>> line_chart("growth", ("step", "size"), [1, 2], {"measured": [3, math.nan]}).lines
+    (Curve(name='measured', x=(1.0,), y=(3.0,), dashed=False),)
+    """
+    curves = []
+    for name, y in lines.items():
+        points = [(float(at), float(value)) for at, value in zip(x, y, strict=True) if math.isfinite(value)]
+        places, values = zip(*points, strict=True) if points else ((), ())
+        curves.append(Curve(name, places, values, bool(dashed) and name == dashed))
+    return LineChart(title, *axes, tuple(curves), log)
 
 
-def matrix(title: str, values, *, rows: str = "query", columns: str = "key", low=0.0, high=1.0, unit=None) -> Matrix:
-    """A matrix from a tensor with two axes."""
+def bar_chart(
+    title: str, y: str, series: Mapping[str, Mapping[str, float]], line: tuple[str, float] | None = None, log=False
+) -> BarChart:
+    """Bars by the name of their series, then by their own.
+
+    >>> bar_chart("legs", "number", {"": {"cat": 4, "hen": 2}}).names
+    ('cat', 'hen')
+    """
+    names = tuple(next(iter(series.values())))
+    heights = tuple((name, tuple(values.values())) for name, values in series.items())
+    return BarChart(title, y, names, heights, line, log)
+
+
+def heatmap(title: str, values, *, rows="query", columns="key", low=0.0, high=1.0, unit="attention weight") -> Heatmap:
+    """A tensor with two axes, in colours."""
     cells = tuple(tuple(map(float, row)) for row in values.tolist())
-    return Matrix(title, rows, columns, cells, low, high, unit or "attention weight")
+    return Heatmap(title, rows, columns, cells, low, high, unit)
 
 
-def draw(panels: Sequence[Panel], title: str = "") -> Figure:
+def draw_panels(panels: Sequence[Chart], title: str = "") -> Figure:
     """All panels side by side, at most three in a row."""
     columns = 2 if len(panels) == 4 else min(3, len(panels))
     rows = math.ceil(len(panels) / columns)
@@ -85,12 +114,12 @@ def draw(panels: Sequence[Panel], title: str = "") -> Figure:
     axes = figure.subplots(rows, columns, squeeze=False).flatten()
     for ax, panel in zip(axes, panels, strict=False):
         match panel:
-            case Curves():
-                _curves(ax, panel)
-            case Bars():
-                _bars(ax, panel)
-            case Matrix():
-                _matrix(figure, ax, panel)
+            case LineChart():
+                _draw_lines(ax, panel)
+            case BarChart():
+                _draw_bars(ax, panel)
+            case Heatmap():
+                _draw_heatmap(figure, ax, panel)
         ax.set_title(panel.title, fontsize=10)
     for ax in axes[len(panels) :]:
         ax.set_visible(False)
@@ -99,7 +128,7 @@ def draw(panels: Sequence[Panel], title: str = "") -> Figure:
     return figure
 
 
-def _curves(ax: Axes, panel: Curves) -> None:
+def _draw_lines(ax: Axes, panel: LineChart) -> None:
     marked = max(len(each.x) for each in panel.lines) <= FEW_POINTS
     floor, note = _floor([y for each in panel.lines for y in each.y]) if "y" in panel.log else (-math.inf, "")
     for i, each in enumerate(panel.lines):
@@ -124,7 +153,7 @@ def _curves(ax: Axes, panel: Curves) -> None:
         ax.legend(fontsize=8, frameon=False)
 
 
-def _bars(ax: Axes, panel: Bars) -> None:
+def _draw_bars(ax: Axes, panel: BarChart) -> None:
     places, width = np.arange(len(panel.names)), 0.8 / len(panel.series)
     floor, note = _floor([y for _, values in panel.series for y in values]) if panel.log else (-math.inf, "")
     for i, (name, values) in enumerate(panel.series):
@@ -157,7 +186,7 @@ def _floor(values: Sequence[float]) -> tuple[float, str]:
     return 10.0**place, f" (0 drawn at 1e{place})"
 
 
-def _matrix(figure: Figure, ax: Axes, panel: Matrix) -> None:
+def _draw_heatmap(figure: Figure, ax: Axes, panel: Heatmap) -> None:
     values = np.array(panel.values)
     image = ax.imshow(values, cmap=COLOUR_MAP, vmin=panel.low, vmax=panel.high, aspect="auto")
     rows, columns = values.shape

@@ -1,6 +1,6 @@
 """The trained models that come with the package, and pictures for them: drawn scenes, photographs from the cache."""
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Float, Int
@@ -17,8 +17,7 @@ from pellucid.ready import load_captioner, load_classifier
 CAPTIONER, CLASSIFIER = "captioner-scenes", "vit-cifar10"
 
 
-@dataclass(frozen=True, eq=False)
-class Captioned:
+class Scenes(NamedTuple):
     """A captioner, scenes that it hasn't seen, and their captions: START, words, END, PAD."""
 
     model: Captioner
@@ -26,8 +25,7 @@ class Captioned:
     tokens: Int[Tensor, "n t"]
 
 
-@dataclass(frozen=True, eq=False)
-class Labelled:
+class Photographs(NamedTuple):
     """A classifier, photographs that it hasn't seen, and what they show."""
 
     model: ViT
@@ -35,7 +33,7 @@ class Labelled:
     labels: Int[Tensor, " n"]
 
 
-def captioned(count: int, size: tuple[int, int] = (48, 48)) -> Captioned:
+def load_scenes(count: int, size: tuple[int, int] = (48, 48)) -> Scenes:
     """`count` scenes of captioner-scenes' test set whose pairs of colour and shape it knows, drawn in this size."""
     ready = load_captioner(CAPTIONER)
     model = ready.model
@@ -43,21 +41,21 @@ def captioned(count: int, size: tuple[int, int] = (48, 48)) -> Captioned:
     assert isinstance(scenes, SceneSet)
     chosen = (~scenes.unseen).nonzero().flatten()
     tokens = ready.tokenizer.batch([scenes.captions[i][0] for i in chosen.tolist()], model.config.max_length)
-    return Captioned(model, ready.reader.prepare(scenes.images.read(chosen), model), tokens)
+    return Scenes(model, ready.reader.prepare(scenes.images.read(chosen), model), tokens)
 
 
-def photographed(count: int) -> Labelled | None:
+def load_photographs(count: int) -> Photographs | None:
     """The first `count` test images of CIFAR-10, if the set is in the cache: it is not fetched for this."""
     if not (cache_folder() / "cifar10.safetensors").is_file():
         return None
     ready, test = load_classifier(CLASSIFIER), load_images(DataConfig("cifar10")).test
     assert test is not None
     chosen = torch.arange(count)
-    return Labelled(ready.transformer, ready.reader.prepare(test.read(chosen), ready.model), test.labels[chosen])
+    return Photographs(ready.transformer, ready.reader.prepare(test.read(chosen), ready.model), test.labels[chosen])
 
 
 @torch.no_grad()
-def said_right(data: Captioned) -> float:
+def caption_accuracy(data: Scenes) -> float:
     """The share of captions with every word right, each given the true words before it."""
     target = data.tokens[:, 1:]
     right = data.model(data.images, data.tokens[:, :-1]).argmax(-1) == target
@@ -65,11 +63,11 @@ def said_right(data: Captioned) -> float:
 
 
 @torch.no_grad()
-def named_right(data: Labelled) -> float:
+def label_accuracy(data: Photographs) -> float:
     """The share of photographs that are recognised."""
     return (data.model(data.images).argmax(-1) == data.labels).double().mean().item()
 
 
-def models_used(photographs: Labelled | None) -> str:
+def name_models(photographs: Photographs | None) -> str:
     """Which models were looked at, and why not both."""
     return CAPTIONER + (f" and {CLASSIFIER}" if photographs is not None else " (CIFAR-10 is not in the cache)")

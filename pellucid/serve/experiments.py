@@ -1,10 +1,8 @@
 """The part of the API that runs the lab's experiments, within bounds that no request can hold the server up in."""
 
-import ast
 import asyncio
-import dataclasses
 import inspect
-import textwrap
+import re
 from functools import cache
 from typing import Annotated, Any
 
@@ -15,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 
 from pellucid.lab import EXPERIMENTS, Experiment
 from pellucid.lab.frame import FROM_ZERO
-from pellucid.lab.page import told
+from pellucid.lab.ledger import describe_experiment
 from pellucid.serve import schemas
 from pellucid.serve.problems import Problem, documented
 from pellucid.serve.uploads import Door
@@ -57,44 +55,44 @@ def experiments(door: Door, worker: Worker) -> APIRouter:
         one = EXPERIMENTS.get(name)
         if one is None:
             raise Problem(404, f"no experiment is called {name[:80]!r}; /api/lab lists them")
-        parameters = read(one, dict(request.query_params))
+        parameters = read_parameters(one, dict(request.query_params))
         async with door.entered():
             try:
-                found = await asyncio.wrap_future(worker.submit(name, run, (one, parameters)))
+                page = await asyncio.wrap_future(worker.submit(name, answer, (one, parameters)))
             except ValueError as error:
                 raise Problem(422, str(error)) from None
-        return schemas.Outcome(**found)
+        return schemas.Outcome(**page)
 
-    def run(asked: list[tuple[Experiment, Any]]) -> list[dict[str, Any]]:
+    def answer(requests: list[tuple[Experiment, Any]]) -> list[dict[str, Any]]:
         """Kept here, and not by who asks: they may have gone when a long experiment ends, and come again."""
-        found = []
-        for one, parameters in asked:
+        pages = []
+        for one, parameters in requests:
             key = (one.name, parameters)
-            kept[key] = kept.pop(key, None) or outcome(one, parameters)
+            kept[key] = kept.pop(key, None) or run_page(one, parameters)
             if len(kept) > KEPT:
                 del kept[next(iter(kept))]
-            found.append(kept[key])
-        return found
+            pages.append(kept[key])
+        return pages
 
     return routes
 
 
-def outcome(one: Experiment, parameters: Any) -> dict[str, Any]:
-    """What one run tells; or one sentence, where parameters within their bounds don't go together."""
+def run_page(one: Experiment, parameters: Any) -> dict[str, Any]:
+    """The page of one run; or one sentence, where parameters within their bounds don't go together."""
     try:
-        return told(one, parameters, one(parameters))
+        return describe_experiment(one, parameters, one(parameters))
     except (ArithmeticError, AssertionError, IndexError, RuntimeError, ValueError) as error:
         reason = str(error).partition("\n")[0]
         raise ValueError(f"{one.name} can't run with these parameters: {reason}") from error
 
 
-def read(one: Experiment, given: dict[str, str]) -> Any:
+def read_parameters(one: Experiment, query: dict[str, str]) -> Any:
     """The experiment's parameters, with those that are given changed; refused as any other query is."""
     try:
-        changes = _accepted(one).model_validate(given).model_dump()
+        changes = _query_model(one).model_validate(query).model_dump()
     except ValidationError as error:
         raise RequestValidationError(error.errors()) from None
-    return dataclasses.replace(one.parameters(), **changes)
+    return one.parameters(**changes)
 
 
 def changeable(one: Experiment) -> tuple[schemas.Parameter, ...]:
@@ -105,22 +103,22 @@ def changeable(one: Experiment) -> tuple[schemas.Parameter, ...]:
     """
     if one.name in LONG:
         return ()
-    about, found = _about(one.parameters), []
-    for field in dataclasses.fields(one.parameters):
-        default, whole = field.default, isinstance(field.default, int)
+    about, parameters = _comments(one.parameters), []
+    for name, default in one.parameters()._asdict().items():
+        whole = isinstance(default, int)
         if not isinstance(default, int | float):
             continue
-        high = SEEDS if field.name == "seed" else (COUNTS if whole else NUMBERS) * default
-        low = 1 if whole and field.name not in FROM_ZERO else 0
+        high = SEEDS if name == "seed" else (COUNTS if whole else NUMBERS) * default
+        low = 1 if whole and name not in FROM_ZERO else 0
         # Widths are split into heads and pairs: their halves can be.
-        step = high / 100 if not whole else default // 2 if field.name.endswith("width") else 1
-        known = {"name": field.name, "about": about.get(field.name, ""), "whole": whole}
-        found.append(schemas.Parameter(**known, default=default, low=low, high=high, step=step))
-    return tuple(found)
+        step = high / 100 if not whole else default // 2 if name.endswith("width") else 1
+        bounds = {"default": default, "low": low, "high": high, "step": step}
+        parameters.append(schemas.Parameter(name=name, about=about[name], whole=whole, **bounds))
+    return tuple(parameters)
 
 
 @cache
-def _accepted(one: Experiment) -> type[BaseModel]:
+def _query_model(one: Experiment) -> type[BaseModel]:
     """What may stand in the address, as a type."""
     fields: dict[str, Any] = {
         each.name: (
@@ -132,14 +130,6 @@ def _accepted(one: Experiment) -> type[BaseModel]:
     return create_model(one.name, __config__=ConfigDict(extra="forbid"), **fields)
 
 
-def _about(parameters: type) -> dict[str, str]:
-    """What stands below each field of the dataclass."""
-    (found,) = ast.parse(textwrap.dedent(inspect.getsource(parameters))).body
-    assert isinstance(found, ast.ClassDef)
-    lines = list(zip(found.body, found.body[1:], strict=False))
-    return {
-        field.target.id: str(text.value.value)
-        for field, text in lines
-        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name)
-        if isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant)
-    }
+def _comments(parameters: type) -> dict[str, str]:
+    """What stands behind each field of the settings."""
+    return dict(re.findall(r"^    (\w+): .*?  # (.*)$", inspect.getsource(parameters), re.MULTILINE))

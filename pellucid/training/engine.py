@@ -51,7 +51,7 @@ class Stopped(Exception):
 class Result:
     """What a run came to. seconds: of training, evaluations and checkpoints left out; warm_up: of compiling, before.
 
-    model: ready to be asked, a `ReadyClassifier` or a `ReadyCaptioner`, with the best weights if they were kept in a folder, else the last.
+    model: a `ReadyClassifier` or a `ReadyCaptioner`, with the best weights if a folder keeps them, else the last.
     """
 
     steps: int

@@ -1,29 +1,20 @@
 """Exercises that teach attention from nothing to the captioner: predict, write, and let the tests judge.
 
-Every other file of this room is one exercise, solved; `cells` says what it is made of. `write` leaves the solutions out
-and puts them apart. Tests hold answers against properties and against numbers of ours, so they give nothing away.
+Every other file of this room is one exercise, solved; `cells` says what it is made of. `write_exercises` leaves the
+solutions out and puts them apart. Tests hold answers against properties and against numbers of ours, so they give
+nothing away.
 """
 
 from collections.abc import Callable
 from pathlib import Path
 
-from pellucid.lab.exercises.cells import notebook, parsed, script, with_answers, without_answers
+from pellucid.lab.exercises.cells import notebook, parse_cells, script, with_answers, without_answers
 
 # In an order that teaches: each needs only what stands before it.
 EXERCISES = (
-    "attention",
-    "temperature",
-    "masks",
-    "heads",
-    "order",
-    "sinusoids",
-    "built",
-    "norms",
-    "forcing",
-    "rollout",
-    "beam",
+    "attention", "temperature", "masks", "heads", "order", "sinusoids", "built", "norms", "forcing", "rollout", "beam",
     "reading",
-)
+)  # fmt: skip
 
 ABOUT = """# Exercises: attention from nothing to the captioner
 
@@ -34,7 +25,7 @@ the predictions.
 
 """
 
-__all__ = ["EXERCISES", "check", "source", "write"]
+__all__ = ["EXERCISES", "check", "source", "write_exercises"]
 
 
 def source(name: str) -> str:
@@ -42,7 +33,7 @@ def source(name: str) -> str:
     return (Path(__file__).parent / f"{name}.py").read_text(encoding="utf-8")
 
 
-def write(out: Path) -> list[Path]:
+def write_exercises(out: Path) -> list[Path]:
     """Write every exercise into a new folder, as a notebook and as a script, the solutions apart; give the files."""
     if out.exists() and not out.is_dir():
         raise ValueError(f"{out} is a file; expected a folder that is empty or not there yet")
@@ -50,7 +41,7 @@ def write(out: Path) -> list[Path]:
         raise ValueError(f"{out} is not empty; exercises are written into a new folder, so that no answer is lost")
     texts, listed = {}, []
     for i, name in enumerate(EXERCISES, 1):
-        cells = parsed(source(name))
+        cells = parse_cells(source(name))
         stem, title = f"{i:02}_{name}", cells[0].text.partition("\n")[0].removeprefix("# ")
         listed.append(f"{i}. [{title}]({stem}.ipynb)\n")
         for folder, chosen in (("", without_answers(cells)), ("solutions", with_answers(cells))):

@@ -66,8 +66,8 @@ def tokens() -> list[Tensor]:
 def test_shape() -> None:
     """There is one row for each query, as wide as a value."""
     q, k, v = tokens()
-    found = attention(q, k, v, 0.5).shape
-    assert found == (3, 5), f"3 queries and values 5 wide gave {list(found)}"
+    shape = attention(q, k, v, 0.5).shape
+    assert shape == (3, 5), f"3 queries and values 5 wide gave {list(shape)}"
 
 
 def test_mean() -> None:
@@ -102,9 +102,9 @@ def test_numbers() -> None:
 def test_columns() -> None:
     """Tokens as columns: the output is (e × queries), and the same numbers."""
     q, k, v = tokens()
-    found = attention_in_columns(q.mT, k.mT, v.mT, 0.7)
-    assert found.shape == (5, 3), f"values 5 wide and 3 queries gave {list(found.shape)}"
-    miss = (found - ops.attend(q[None, None], k[None, None], v[None, None], beta=0.7)[0, 0].mT).abs().max()
+    output = attention_in_columns(q.mT, k.mT, v.mT, 0.7)
+    assert output.shape == (5, 3), f"values 5 wide and 3 queries gave {list(output.shape)}"
+    miss = (output - ops.attend(q[None, None], k[None, None], v[None, None], beta=0.7)[0, 0].mT).abs().max()
     assert miss < 1e-12, f"the output is {miss:.2g} off"
 
 

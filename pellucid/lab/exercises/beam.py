@@ -24,12 +24,10 @@ import torch
 from torch import Tensor
 
 from pellucid import decode
-from pellucid.data.augment import normalised
 from pellucid.data.scenes import SceneConfig, make_scenes
 from pellucid.data.tokenizer import END, START
-from pellucid.hub import load_captioner
-from pellucid.hub.loading import normalisation
 from pellucid.lab.exercises import check
+from pellucid.ready import load_captioner
 
 LogProbs = Callable[[list[int]], Tensor]  # the tokens so far, start included → ln p of each next token (v)
 
@@ -80,20 +78,20 @@ def mean_log_prob(tokens: list[int]) -> float:
 
 def test_one_beam() -> None:
     """One beam falls into the trap."""
-    found = beam_search(spoken(TRAP), 0, 1, beams=1, length=4)
-    assert found[:1] == [2], f"it says {found}"
+    sentence = beam_search(spoken(TRAP), 0, 1, beams=1, length=4)
+    assert sentence[:1] == [2], f"it says {sentence}"
 
 
 def test_two_beams() -> None:
     """Two beams don't, and the sentence ends where it should."""
-    found = beam_search(spoken(TRAP), 0, 1, beams=2, length=4)
-    assert found == [3, 2, 1], f"they say {found}"
+    sentence = beam_search(spoken(TRAP), 0, 1, beams=2, length=4)
+    assert sentence == [3, 2, 1], f"they say {sentence}"
 
 
 def test_long_sentences() -> None:
     """A long sentence of likely tokens is better than an early end that is not."""
-    found = beam_search(spoken(LONG), 0, 1, beams=3, length=4)
-    assert found == [2, 3, 1], f"it says {found}"
+    sentence = beam_search(spoken(LONG), 0, 1, beams=3, length=4)
+    assert sentence == [2, 3, 1], f"it says {sentence}"
 
 
 def test_all_sentences() -> None:
@@ -105,29 +103,30 @@ def test_all_sentences() -> None:
         for last in ((1,) if n < 3 else (0, 1, 2, 3, 4))
     ]
     best = max(everything, key=mean_log_prob)
-    found = beam_search(language, 0, 1, beams=1000, length=4)
-    assert found == best, f"it says {found}, and {best} has a better mean"
+    sentence = beam_search(language, 0, 1, beams=1000, length=4)
+    assert sentence == best, f"it says {sentence}, and {best} has a better mean"
 
 
 def test_few_beams() -> None:
     """More beams look at more continuations, and never at more than they have room for."""
-    asked: list[int] = []
+    lengths: list[int] = []
 
     def counted(tokens: list[int]) -> Tensor:
-        asked.append(len(tokens))
+        lengths.append(len(tokens))
         return language(tokens).index_fill(0, torch.tensor([1]), -50.0)
 
     beam_search(counted, 0, 1, beams=3, length=4)
-    at_once = [asked.count(n) for n in (1, 2, 3, 4)]
+    at_once = [lengths.count(n) for n in (1, 2, 3, 4)]
     assert at_once == [1, 3, 3, 3], f"three beams asked for the continuations of {at_once} sentences in four steps"
 
 
 @torch.no_grad()
 def test_a_captioner() -> None:
     """captioner-scenes says with your search what it says with pellucid's."""
-    model, tokenizer = load_captioner("captioner-scenes")
+    speaker = load_captioner("captioner-scenes")
+    model, tokenizer = speaker.model, speaker.tokenizer
     scenes = make_scenes(SceneConfig(train=4, validation=0, test=0, seed=7), (48, 48)).train
-    context = model.encode(normalised(scenes.images.read(torch.arange(4)), normalisation(model)))
+    context = model.encode(speaker.reader.prepare(scenes.images.read(torch.arange(4)), model))
     for i in range(4):
         mine = context[i : i + 1]
 
@@ -135,9 +134,9 @@ def test_a_captioner() -> None:
             return model.decode(torch.tensor([tokens]), mine)[0, -1].log_softmax(-1)
 
         truth = decode.beam_search(model, mine, start=START, end=END, length=11, beams=3)
-        said = beam_search(log_probs, START, END, beams=3, length=11)
-        wanted = truth.tokens[0, 0, : int(truth.lengths[0, 0])].tolist()
-        assert said == wanted, f"it says {tokenizer.decode(said)!r}, pellucid {tokenizer.decode(wanted)!r}"
+        sentence = beam_search(log_probs, START, END, beams=3, length=11)
+        expected = truth.tokens[0, 0, : int(truth.lengths[0, 0])].tolist()
+        assert sentence == expected, f"it says {tokenizer.decode(sentence)!r}, pellucid {tokenizer.decode(expected)!r}"
 
 
 # %%

@@ -66,7 +66,7 @@ def convolution(kernel: Float[Tensor, "c c K"], n: int) -> list[Head]:
 
 
 # %%
-def drawn(c: int = 4, n: int = 7) -> tuple[Tensor, Tensor]:
+def draw_tokens(c: int = 4, n: int = 7) -> tuple[Tensor, Tensor]:
     """The content of n tokens, and a linear map."""
     torch.manual_seed(0)
     return torch.randn(n, c, dtype=torch.float64), torch.randn(c, c, dtype=torch.float64)
@@ -74,14 +74,14 @@ def drawn(c: int = 4, n: int = 7) -> tuple[Tensor, Tensor]:
 
 def test_identity() -> None:
     """Each token reads itself: nothing changes."""
-    content, _ = drawn()
+    content, _ = draw_tokens()
     miss = (run(reading(torch.arange(7), torch.eye(4, dtype=torch.float64)), content) - content).abs().max()
     assert miss < 1e-6, f"the tokens changed by {miss:.2g}"
 
 
 def test_permutation() -> None:
     """Each token reads another one, also where the permutation isn't its own inverse."""
-    content, _ = drawn()
+    content, _ = draw_tokens()
     order = torch.tensor([2, 0, 1, 6, 3, 4, 5])
     miss = (run(reading(order, torch.eye(4, dtype=torch.float64)), content) - content[order]).abs().max()
     assert miss < 1e-6, f"the tokens are {miss:.2g} away from x[sources]"
@@ -89,28 +89,28 @@ def test_permutation() -> None:
 
 def test_pointwise() -> None:
     """Each token reads itself through the map: a linear layer on every token."""
-    content, linear = drawn()
+    content, linear = draw_tokens()
     miss = (run(reading(torch.arange(7), linear), content) - F.linear(content, linear)).abs().max()
     assert miss < 1e-6, f"the output is {miss:.2g} away from the linear layer"
 
 
 def test_content_does_not_matter() -> None:
     """Who reads whom is decided by positions alone, however large the content is."""
-    content, linear = drawn()
+    content, linear = draw_tokens()
     miss = (run(reading(torch.arange(7), linear), 1e3 * content) - 1e3 * F.linear(content, linear)).abs().max()
     assert miss < 1e-6, f"with content a thousand times as large the output is {miss:.2g} off"
 
 
 def test_convolution() -> None:
     """The heads together are PyTorch's convolution on a ring, for kernels of 1, 3 and 5."""
-    content, _ = drawn()
+    content, _ = draw_tokens()
     for size in (1, 3, 5):
         torch.manual_seed(size)
         kernel = torch.randn(4, 4, size, dtype=torch.float64)
         ring = F.pad(content.mT[None], (size // 2, size // 2), mode="circular")
         truth = F.conv1d(ring, kernel)[0].mT
-        found = torch.stack([run(head, content) for head in convolution(kernel, 7)]).sum(0)
-        miss = (found - truth).abs().max()
+        output = torch.stack([run(head, content) for head in convolution(kernel, 7)]).sum(0)
+        miss = (output - truth).abs().max()
         assert miss < 1e-6, f"with a kernel of {size} the output is {miss:.2g} off"
 
 

@@ -25,22 +25,22 @@ class Cell(NamedTuple):
     answer: bool = False
 
 
-def parsed(source: str) -> list[Cell]:
+def parse_cells(source: str) -> list[Cell]:
     """The cells of a file.
 
-    >>> parsed("# %% [markdown]\\n# Add *one*.\\n\\n# %%\\nx = 1\\n")
+    >>> parse_cells("# %% [markdown]\\n# Add *one*.\\n\\n# %%\\nx = 1\\n")
     [Cell(kind='markdown', text='Add *one*.', answer=False), Cell(kind='code', text='x = 1', answer=False)]
     """
-    found: list[tuple[re.Match[str], list[str]]] = []
+    parts: list[tuple[re.Match[str], list[str]]] = []
     for line in source.splitlines():
         if header := HEADER.fullmatch(line):
-            found.append((header, []))
-        elif found:
-            found[-1][1].append(line)
+            parts.append((header, []))
+        elif parts:
+            parts[-1][1].append(line)
         elif line:
             raise ValueError(f"the file begins with {line!r}; expected a cell, '# %%' or '# %% [markdown]'")
     cells = []
-    for header, lines in found:
+    for header, lines in parts:
         prose = header["prose"] is not None
         text = "\n".join(line.removeprefix("#").removeprefix(" ") for line in lines) if prose else "\n".join(lines)
         cells.append(Cell("markdown" if prose else "code", text.strip("\n"), header["answer"] is not None))
@@ -67,7 +67,7 @@ def _opened(code: str) -> str:
     """
     kept, name, hidden = [], "", False
     for line in code.splitlines():
-        name = found[1] if (found := DEFINED.match(line)) else name
+        name = match[1] if (match := DEFINED.match(line)) else name
         if line.strip() == BEGIN:
             hidden = True
             sentence = f"{name} is yours to write: fill it in, then run the tests again"
@@ -92,20 +92,16 @@ def script(cells: list[Cell]) -> str:
 
 def notebook(cells: list[Cell]) -> str:
     """The cells as a notebook (nbformat 4.5), always in the same bytes."""
-    told = []
+    entries = []
     for i, cell in enumerate(cells):
-        entry = {
-            "cell_type": cell.kind,
-            "id": f"cell-{i}",
-            "metadata": {},
-            "source": cell.text.splitlines(keepends=True),
-        }
+        lines = cell.text.splitlines(keepends=True)
+        entry = {"cell_type": cell.kind, "id": f"cell-{i}", "metadata": {}, "source": lines}
         if cell.kind == "code":
             entry |= {"execution_count": None, "outputs": []}
-        told.append(entry)
+        entries.append(entry)
     metadata = {
         "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
         "language_info": {"name": "python"},
     }
-    data = {"cells": told, "metadata": metadata, "nbformat": 4, "nbformat_minor": 5}
+    data = {"cells": entries, "metadata": metadata, "nbformat": 4, "nbformat_minor": 5}
     return json.dumps(data, ensure_ascii=False, indent=1, sort_keys=True) + "\n"

@@ -68,31 +68,31 @@ def moved(place: int) -> Tensor:
 def test_reads_the_past_alone() -> None:
     """A place's scores don't depend on the token that they are compared with, nor on later ones."""
     for place in range(5):
-        found = moved(place)
-        assert found.shape == (5,), f"a target of 5 tokens gave scores for {len(found)} places"
+        changes = moved(place)
+        assert changes.shape == (5,), f"a target of 5 tokens gave scores for {len(changes)} places"
         for i in range(place + 1):
-            assert found[i] == 0, f"the scores at place {i} move by {found[i]:.2g} when token {place} changes"
+            assert changes[i] == 0, f"the scores at place {i} move by {changes[i]:.2g} when token {place} changes"
 
 
 def test_reads_the_whole_past() -> None:
     """They do depend on every token before."""
     for place in range(4):
-        found = moved(place)[place + 1]
-        assert found > 1e-4, f"the scores at place {place + 1} don't know token {place}"
+        change = moved(place)[place + 1]
+        assert change > 1e-4, f"the scores at place {place + 1} don't know token {place}"
 
 
 def test_begins_with_start() -> None:
     """The first thing that is read is the start token, and nothing is made up."""
-    found = decoder_input(torch.tensor([[4, 8, 3], [7, 2, 2]]), START)
-    assert found.dtype == torch.int64, f"tokens became {found.dtype}"
-    assert bool((found[:, 0] == START).all()), f"the first tokens are {found[:, 0].tolist()}"
+    tokens = decoder_input(torch.tensor([[4, 8, 3], [7, 2, 2]]), START)
+    assert tokens.dtype == torch.int64, f"tokens became {tokens.dtype}"
+    assert bool((tokens[:, 0] == START).all()), f"the first tokens are {tokens[:, 0].tolist()}"
 
 
 def test_knowing_nothing() -> None:
     """Equal scores cost ln(number of words), whatever the target."""
     target = torch.tensor([[4, 8, 3, 2], [7, 2, PADDING, PADDING]])
-    found = loss(torch.zeros(2, 4, WORDS), target, PADDING)
-    assert abs(found - math.log(WORDS)) < 1e-5, f"it costs {found:.4f}, and ln {WORDS} is {math.log(WORDS):.4f}"
+    cost = loss(torch.zeros(2, 4, WORDS), target, PADDING)
+    assert abs(cost - math.log(WORDS)) < 1e-5, f"it costs {cost:.4f}, and ln {WORDS} is {math.log(WORDS):.4f}"
 
 
 def test_padding() -> None:

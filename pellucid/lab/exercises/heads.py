@@ -73,18 +73,18 @@ def tokens() -> Tensor:
 def test_split() -> None:
     """Head 0 holds the first features of every token, and the last head the last ones."""
     x = tokens()
-    found = split(x, 4)
-    assert found.shape == (2, 4, 5, 6), f"2 sequences of 5 tokens, 4 heads of 6, gave {list(found.shape)}"
-    assert torch.equal(found[1, 0, 3], x[1, 3, :6]), "head 0 of token 3 isn't the token's first six features"
-    assert torch.equal(found[0, 3, 1], x[0, 1, -6:]), "head 3 of token 1 isn't the token's last six features"
+    heads = split(x, 4)
+    assert heads.shape == (2, 4, 5, 6), f"2 sequences of 5 tokens, 4 heads of 6, gave {list(heads.shape)}"
+    assert torch.equal(heads[1, 0, 3], x[1, 3, :6]), "head 0 of token 3 isn't the token's first six features"
+    assert torch.equal(heads[0, 3, 1], x[0, 1, -6:]), "head 3 of token 1 isn't the token's last six features"
 
 
 def test_merge() -> None:
     """Splitting and merging leaves the tokens as they were."""
     x = tokens()
-    found = merge(split(x, 4))
-    assert found.shape == x.shape, f"tokens {list(x.shape)} came back as {list(found.shape)}"
-    assert torch.equal(found, x), "the features came back in another order"
+    merged = merge(split(x, 4))
+    assert merged.shape == x.shape, f"tokens {list(x.shape)} came back as {list(merged.shape)}"
+    assert torch.equal(merged, x), "the features came back in another order"
 
 
 @torch.no_grad()

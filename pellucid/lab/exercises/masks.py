@@ -89,8 +89,8 @@ def test_empty_row() -> None:
     q, k, v = tokens()
     mask = torch.ones(4, 6, dtype=torch.bool)
     mask[2] = False
-    found = masked_attention(q, k, v, mask)[2]
-    assert torch.equal(found, torch.zeros_like(found)), f"it got {found.tolist()[:3]} …"
+    output = masked_attention(q, k, v, mask)[2]
+    assert torch.equal(output, torch.zeros_like(output)), f"it got {output.tolist()[:3]} …"
 
 
 def test_gradients() -> None:

@@ -94,16 +94,16 @@ def test_block() -> None:
     for parameter in truth.parameters():  # so that no norm is like the other
         parameter.add_(0.3 * torch.randn_like(parameter))
     x = tokens()
-    found = block(x, truth.attention_norm, truth.attention, truth.feed_forward_norm, truth.feed_forward)
-    miss = (found - truth(x)).abs().max()
+    output = block(x, truth.attention_norm, truth.attention, truth.feed_forward_norm, truth.feed_forward)
+    miss = (output - truth(x)).abs().max()
     assert miss < 1e-12, f"the output is {miss:.2g} off"
 
 
 def test_residuals() -> None:
     """Where the branches give nothing, the tokens pass unchanged."""
     x = tokens()
-    found = block(x, layer_norm, torch.zeros_like, layer_norm, torch.zeros_like)
-    assert torch.equal(found, x), f"they changed by {(found - x).abs().max():.2g}"
+    output = block(x, layer_norm, torch.zeros_like, layer_norm, torch.zeros_like)
+    assert torch.equal(output, x), f"they changed by {(output - x).abs().max():.2g}"
 
 
 # %%

@@ -56,22 +56,22 @@ def tokens() -> tuple[Tensor, Tensor]:
 
 def test_pointwise() -> None:
     """A map of each token on its own is equivariant, even one that isn't linear."""
-    found = equivariance_error(torch.tanh, *tokens())
-    assert found == 0, f"tanh got an error of {found:.2g}"
+    error = equivariance_error(torch.tanh, *tokens())
+    assert error == 0, f"tanh got an error of {error:.2g}"
 
 
 def test_running_sum() -> None:
     """A running sum isn't: for 1, 2, 3 in the order 2, 3, 1 it is off by 5."""
     x, order = torch.tensor([[[1.0], [2.0], [3.0]]]), torch.tensor([1, 2, 0])
-    found = equivariance_error(lambda x: x.cumsum(1), x, order)
-    assert found == 5, f"it got an error of {found:g}"
+    error = equivariance_error(lambda x: x.cumsum(1), x, order)
+    assert error == 5, f"it got an error of {error:g}"
 
 
 @torch.no_grad()
 def test_attention() -> None:
     """Attention without positions is equivariant."""
-    found = equivariance_error(attention(), *tokens())
-    assert found < 1e-12, f"it got an error of {found:.2g}"
+    error = equivariance_error(attention(), *tokens())
+    assert error < 1e-12, f"it got an error of {error:.2g}"
 
 
 @torch.no_grad()
@@ -80,25 +80,25 @@ def test_positions() -> None:
     layer, (x, order) = attention(), tokens()
     table = ops.positions.sinusoidal(6, 16, dtype=torch.float64)
     for name, changed in (("positions", lambda x: layer(x + table)), ("a mask", lambda x: layer(x, causal=True))):
-        found = equivariance_error(changed, x, order)
-        assert found > 0.01, f"with {name} the error is still {found:.2g}"
+        error = equivariance_error(changed, x, order)
+        assert error > 0.01, f"with {name} the error is still {error:.2g}"
 
 
 @torch.no_grad()
 def test_invariance() -> None:
     """The mean of its tokens doesn't know the order; under a causal mask it does."""
     layer, (x, order) = attention(), tokens()
-    found = invariance_error(layer, x, order)
-    assert found < 1e-12, f"attention got an error of {found:.2g}"
-    found = invariance_error(lambda x: layer(x, causal=True), x, order)
-    assert found > 1e-3, f"causal attention got an error of {found:.2g}"
+    error = invariance_error(layer, x, order)
+    assert error < 1e-12, f"attention got an error of {error:.2g}"
+    error = invariance_error(lambda x: layer(x, causal=True), x, order)
+    assert error > 1e-3, f"causal attention got an error of {error:.2g}"
 
 
 def test_a_sum_is_not_a_measure() -> None:
     """Differences of both signs don't cancel."""
     x, order = torch.tensor([[[1.0, -1.0], [3.0, -3.0]]]), torch.tensor([1, 0])
-    found = invariance_error(lambda x: x.cumsum(1), x, order)
-    assert found == 1, f"features that move by 1 and by −1 got an error of {found:g}"
+    error = invariance_error(lambda x: x.cumsum(1), x, order)
+    assert error == 1, f"features that move by 1 and by −1 got an error of {error:g}"
 
 
 # %%

@@ -21,14 +21,12 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from pellucid import decode
-from pellucid.data.augment import normalised
 from pellucid.data.scenes import SceneConfig, SceneSet, make_scenes
 from pellucid.data.tokenizer import START, CaptionTokenizer
-from pellucid.hub import load_captioner
-from pellucid.hub.loading import normalisation
 from pellucid.lab.exercises import check
 from pellucid.layers import watch
 from pellucid.models import Captioner
+from pellucid.ready import load_captioner
 
 Box = tuple[int, int, int, int]  # y0, x0, y1, x1 in pixels, ends exclusive
 
@@ -61,54 +59,55 @@ def share_inside(weights: Float[Tensor, "y x"], box: Box, size: int) -> float:
 # %%
 def scenes(count: int) -> tuple[Captioner, CaptionTokenizer, SceneSet, Tensor]:
     """The captioner, scenes with the boxes of what each word names, and what the encoder makes of them."""
-    model, tokenizer = load_captioner("captioner-scenes")
-    drawn = make_scenes(SceneConfig(train=count, validation=0, test=0, seed=5), (48, 48)).train
-    assert isinstance(drawn, SceneSet)
+    speaker = load_captioner("captioner-scenes")
+    model = speaker.model
+    dataset = make_scenes(SceneConfig(train=count, validation=0, test=0, seed=5), (48, 48)).train
+    assert isinstance(dataset, SceneSet)
     with torch.no_grad():
-        context = model.encode(normalised(drawn.images.read(torch.arange(count)), normalisation(model)))
-    return model, tokenizer, drawn, context
+        context = model.encode(speaker.reader.prepare(dataset.images.read(torch.arange(count)), model))
+    return model, speaker.tokenizer, dataset, context
 
 
 def test_map() -> None:
     """Every word has a row over the 64 patches, and the row sums to one."""
-    model, tokenizer, drawn, context = scenes(1)
-    words = torch.tensor(tokenizer.encode(drawn.captions[0][0]))
-    found = where(model, context, words)
-    assert found.shape == (len(words), 64), f"{len(words)} words and 64 patches gave {list(found.shape)}"
-    assert (found.sum(-1) - 1).abs().max() < 1e-5, f"the rows sum to {found.sum(-1).tolist()}"
+    model, tokenizer, dataset, context = scenes(1)
+    words = torch.tensor(tokenizer.encode(dataset.captions[0][0]))
+    maps = where(model, context, words)
+    assert maps.shape == (len(words), 64), f"{len(words)} words and 64 patches gave {list(maps.shape)}"
+    assert (maps.sum(-1) - 1).abs().max() < 1e-5, f"the rows sum to {maps.sum(-1).tolist()}"
 
 
 def test_numbers() -> None:
     """The rows are those that pellucid reads off the same words."""
-    model, tokenizer, drawn, context = scenes(3)
+    model, tokenizer, dataset, context = scenes(3)
     for i in range(3):
-        words, mine = torch.tensor(tokenizer.encode(drawn.captions[i][0])), context[i : i + 1]
+        words, mine = torch.tensor(tokenizer.encode(dataset.captions[i][0])), context[i : i + 1]
         truth = decode.cross_attention(model, mine, words[None, None], START)[0, 0, -1].mean(0)
         miss = (where(model, mine, words) - truth).abs().max()
-        assert miss < 1e-5, f"of {drawn.captions[i][0]!r} the map is {miss:.2g} off"
+        assert miss < 1e-5, f"of {dataset.captions[i][0]!r} the map is {miss:.2g} off"
 
 
 def test_share() -> None:
     """Of equal weights half lies in the left half, a quarter in a corner; and rows aren't columns."""
     equal = torch.ones(2, 2)
-    found = [share_inside(equal, box, 8) for box in ((0, 0, 16, 8), (8, 8, 16, 16), (0, 0, 16, 16), (0, 0, 3, 3))]
-    assert found == [0.5, 0.25, 1.0, 0.0], f"left half, corner, all and nothing gave {found}"
+    shares = [share_inside(equal, box, 8) for box in ((0, 0, 16, 8), (8, 8, 16, 16), (0, 0, 16, 16), (0, 0, 3, 3))]
+    assert shares == [0.5, 0.25, 1.0, 0.0], f"left half, corner, all and nothing gave {shares}"
     upper = share_inside(torch.tensor([[3.0, 1.0], [0.0, 0.0]]), (0, 0, 8, 16), 8)
     assert upper == 1.0, f"all weight lies in the upper half, and you found {upper:g} there"
 
 
 def test_it_looks_at_what_it_names() -> None:
     """When it names an object it looks there: more than twice as much as by chance."""
-    model, tokenizer, drawn, context = scenes(40)
+    model, tokenizer, dataset, context = scenes(40)
     looked, chance = [], []
     for i in range(40):
-        maps = where(model, context[i : i + 1], torch.tensor(tokenizer.encode(drawn.captions[i][0])))
-        for weights, boxes in zip(maps, drawn.boxes[i], strict=True):
+        maps = where(model, context[i : i + 1], torch.tensor(tokenizer.encode(dataset.captions[i][0])))
+        for weights, boxes in zip(maps, dataset.boxes[i], strict=True):
             for box in boxes[:1] if len(boxes) == 1 else ():
                 looked.append(share_inside(weights.view(8, 8), box, 6))
                 chance.append(share_inside(torch.ones(8, 8), box, 6))
-    found, blind = sum(looked) / len(looked), sum(chance) / len(chance)
-    assert found > 2 * blind, f"{found:.3f} of its attention lies on what it names; by chance {blind:.3f} would"
+    share, blind = sum(looked) / len(looked), sum(chance) / len(chance)
+    assert share > 2 * blind, f"{share:.3f} of its attention lies on what it names; by chance {blind:.3f} would"
 
 
 # %%

@@ -39,11 +39,11 @@ def rollout(maps: list[Float[Tensor, "h t t"]]) -> Float[Tensor, "t t"]:
 def walk_back(maps: list[Float[Tensor, "h t t"]], start: int) -> Float[Tensor, " t"]:
     """Row `start` of R, by products of a matrix and a vector alone."""
     # solution
-    drawn = torch.zeros(maps[0].shape[-1], dtype=maps[0].dtype)
-    drawn[start] = 1
+    row = torch.zeros(maps[0].shape[-1], dtype=maps[0].dtype)
+    row[start] = 1
     for weights in reversed(maps):
-        drawn = 0.5 * drawn + 0.5 * weights.mean(0).T @ drawn
-    return drawn
+        row = 0.5 * row + 0.5 * weights.mean(0).T @ row
+    return row
     # end of solution
 
 
@@ -56,24 +56,24 @@ def random_maps(layers: int = 3, heads: int = 2, tokens: int = 5) -> list[Tensor
 
 def test_rows() -> None:
     """Every row is a share of the input: nothing negative, in sum one."""
-    found = rollout(random_maps())
-    assert found.shape == (5, 5), f"five tokens gave {list(found.shape)}"
-    assert bool((found >= 0).all()), "some shares are negative"
-    assert (found.sum(-1) - 1).abs().max() < 1e-12, f"the rows sum to {found.sum(-1).tolist()}"
+    shares = rollout(random_maps())
+    assert shares.shape == (5, 5), f"five tokens gave {list(shares.shape)}"
+    assert bool((shares >= 0).all()), "some shares are negative"
+    assert (shares.sum(-1) - 1).abs().max() < 1e-12, f"the rows sum to {shares.sum(-1).tolist()}"
 
 
 def test_nobody_looks_elsewhere() -> None:
     """If every token attends to itself alone, it draws from itself alone."""
-    found = rollout([torch.eye(4, dtype=torch.float64).expand(3, 4, 4)] * 6)
-    assert torch.equal(found, torch.eye(4, dtype=torch.float64)), "R isn't the identity"
+    shares = rollout([torch.eye(4, dtype=torch.float64).expand(3, 4, 4)] * 6)
+    assert torch.equal(shares, torch.eye(4, dtype=torch.float64)), "R isn't the identity"
 
 
 def test_order_of_layers() -> None:
     """Token 0 reads token 1 in the last layer only, when token 1 has read token 2 already."""
     first, last = torch.eye(3, dtype=torch.float64), torch.eye(3, dtype=torch.float64)
     first[1], last[0] = torch.tensor([0.0, 0, 1]), torch.tensor([0.0, 1, 0])
-    found = rollout([first[None], last[None]])[0].tolist()
-    assert found == [0.5, 0.25, 0.25], f"token 0 has drawn {found}"
+    shares = rollout([first[None], last[None]])[0].tolist()
+    assert shares == [0.5, 0.25, 0.25], f"token 0 has drawn {shares}"
 
 
 def test_a_watched_model() -> None:
@@ -96,9 +96,9 @@ def test_walking_back() -> None:
         model(3 * torch.randn(1, 3, 16, 16, dtype=torch.float64))
     maps = [record.weights()[0] for record in seen.values()]
     for start in (0, 9):
-        found = walk_back(maps, start)
-        assert found.shape == (17,), f"17 tokens gave {list(found.shape)}"
-        miss = (found - ops.rollout(seen, start)[0]).abs().max()
+        row = walk_back(maps, start)
+        assert row.shape == (17,), f"17 tokens gave {list(row.shape)}"
+        miss = (row - ops.rollout(seen, start)[0]).abs().max()
         assert miss < 1e-12, f"from token {start} it is {miss:.2g} off"
 
 

@@ -46,17 +46,17 @@ def rotation(offset: int, width: int) -> Float[Tensor, "width width"]:
 # %%
 def test_position_zero() -> None:
     """At position 0 every sine is 0 and every cosine is 1."""
-    found = sinusoidal(3, 8)
-    assert found.shape == (3, 8), f"3 positions, 8 wide, gave {list(found.shape)}"
-    assert torch.equal(found[0].double(), torch.tensor([0.0, 1.0] * 4, dtype=torch.float64)), (
-        f"it begins with {[round(x, 3) for x in found[0].tolist()]}"
+    encoding = sinusoidal(3, 8)
+    assert encoding.shape == (3, 8), f"3 positions, 8 wide, gave {list(encoding.shape)}"
+    assert torch.equal(encoding[0].double(), torch.tensor([0.0, 1.0] * 4, dtype=torch.float64)), (
+        f"it begins with {[round(x, 3) for x in encoding[0].tolist()]}"
     )
 
 
 def test_first_pair() -> None:
     """The first hand turns by one radian each step."""
-    found = sinusoidal(5, 6)
-    angle = torch.atan2(found[4, 0], found[4, 1]) % (2 * torch.pi)
+    encoding = sinusoidal(5, 6)
+    angle = torch.atan2(encoding[4, 0], encoding[4, 1]) % (2 * torch.pi)
     assert abs(angle - 4) < 1e-9, f"after 4 steps it stands at {angle:.4f} radians"
 
 

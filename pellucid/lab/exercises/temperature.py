@@ -57,22 +57,22 @@ def test_variance() -> None:
     torch.manual_seed(0)
     for width in (4, 64, 1024):
         q, k = torch.randn(2, 400, width, dtype=torch.float64)
-        found = (scale(width) * q @ k.mT).var().item()
-        assert abs(found - 1) < 0.1, f"at width {width} the variance is {found:.3g}"
+        variance = (scale(width) * q @ k.mT).var().item()
+        assert abs(variance - 1) < 0.1, f"at width {width} the variance is {variance:.3g}"
 
 
 def test_equal_weights() -> None:
     """n equal weights count as n keys."""
-    found = effective_keys(torch.full((2, 9), 1 / 9, dtype=torch.float64))
-    assert found.shape == (2,), f"two rows of weights gave {list(found.shape)}"
-    assert (found - 9).abs().max() < 1e-9, f"nine equal weights count as {found[0].item():.4g} keys"
+    effective = effective_keys(torch.full((2, 9), 1 / 9, dtype=torch.float64))
+    assert effective.shape == (2,), f"two rows of weights gave {list(effective.shape)}"
+    assert (effective - 9).abs().max() < 1e-9, f"nine equal weights count as {effective[0].item():.4g} keys"
 
 
 def test_one_key() -> None:
     """One weight of one counts as one key; the zeros beside it don't disturb."""
-    found = effective_keys(torch.eye(4, dtype=torch.float64))
-    assert found.isfinite().all(), f"the rows of the identity gave {found.tolist()}"
-    assert (found - 1).abs().max() < 1e-9, f"one key counts as {found[0].item():.4g}"
+    effective = effective_keys(torch.eye(4, dtype=torch.float64))
+    assert effective.isfinite().all(), f"the rows of the identity gave {effective.tolist()}"
+    assert (effective - 1).abs().max() < 1e-9, f"one key counts as {effective[0].item():.4g}"
 
 
 def test_entropy() -> None:
@@ -80,8 +80,8 @@ def test_entropy() -> None:
     torch.manual_seed(1)
     q, k = torch.randn(2, 1, 1, 6, 16, dtype=torch.float64)
     for beta in (0.1, 0.25, 1.0):
-        found = effective_keys(ops.attention_weights(q, k, beta=beta)[0, 0])
-        miss = (found.log() - ops.entropy(q, k, beta=beta)[0, 0]).abs().max()
+        effective = effective_keys(ops.attention_weights(q, k, beta=beta)[0, 0])
+        miss = (effective.log() - ops.entropy(q, k, beta=beta)[0, 0]).abs().max()
         assert miss < 1e-9, f"at β = {beta} the entropy is {miss:.2g} off"
 
 
@@ -98,8 +98,8 @@ def test_hard_self_and_cross() -> None:
 def test_ties() -> None:
     """Two best keys share: neither is better than the other."""
     q, k = torch.ones(1, 2, dtype=torch.float64), torch.tensor([[1.0, 0], [0, 1], [-1, 0]], dtype=torch.float64)
-    found = hard(q, k, torch.tensor([[2.0], [4], [100]], dtype=torch.float64)).item()
-    assert found == 3, f"keys that are equally good, with values 2 and 4, gave {found:g}"
+    value = hard(q, k, torch.tensor([[2.0], [4], [100]], dtype=torch.float64)).item()
+    assert value == 3, f"keys that are equally good, with values 2 and 4, gave {value:g}"
 
 
 # %%
