@@ -210,7 +210,8 @@ def choose(options: argparse.Namespace, history: History) -> list[Mutant]:
         by_room = [[m for m in mutants if m.file.split("/")[1] == room] for room in options.rooms]
         for room, inside in zip(options.rooms, by_room, strict=True):
             random.Random(f"{options.seed} {room}").shuffle(inside)
-        mutants = [m for inside in by_room for m in inside[: options.sample // len(options.rooms)]]
+        each = range(options.sample // len(options.rooms))  # in turns, so that a run that is stopped is even too
+        mutants = [inside[i] for i in each for inside in by_room if i < len(inside)]
     return [m for m in mutants if m.id not in history]
 
 
