@@ -32,6 +32,10 @@ quick: setup # every room in a minute
 test: setup .venv/browser
 	$(BIN)/pytest -n 2 --dist loadfile
 
+mutate: setup # an hour or two: small errors, and whether a test sees them
+	nice $(BIN)/python tests/mutate.py --sample 400
+	$(BIN)/python tests/mutate.py --report results/mutation.json
+
 spice: setup # what the test of SPICE needs: 400 MB of jars
 	$(BIN)/python tests/spice_jars.py
 

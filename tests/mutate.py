@@ -255,7 +255,9 @@ def summarise(history: History, room: str) -> dict[str, Any]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, default=Path(tempfile.gettempdir()) / "mutants.jsonl")
+    parser.add_argument(
+        "--out", type=Path, default=Path(tempfile.gettempdir()) / "mutants.jsonl", help="remove it to begin anew"
+    )
     parser.add_argument("--rooms", nargs="+", choices=list(TESTS), default=list(TESTS))
     parser.add_argument("--sample", type=int, help="so many mutants, evenly over the rooms; all of them unless given")
     parser.add_argument("--seed", type=int, default=0)
