@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from conftest import qkv, truth
 from torch.testing import assert_close
 
-from pellucid.ops import attend, positions
+from pellucid.ops import attend, masks, positions
 from pellucid.ops.exact import weight_blocks
 
 
@@ -64,3 +64,12 @@ def test_a_block_on_the_cpu_holds_two_to_the_twentieth_numbers():
     q, k = torch.empty(1, 1, 3000, 1), torch.empty(1, 1, 2**10, 1)
     blocks = [rows for rows, _ in weight_blocks(q, k, None, 1.0, False)]
     assert blocks == [slice(0, 1024), slice(1024, 2048), slice(2048, 3000)]
+
+
+def test_a_block_of_one_token_is_the_grid_itself():
+    grid = torch.rand(3, 4) > 0.5
+    assert torch.equal(masks.block_sparse(grid, 1), grid)
+    assert torch.equal(masks.block_sparse(grid, (2, 1)), grid.repeat_interleave(2, 0))
+    for nothing in (0, (0, 1), (1, 0)):
+        with pytest.raises(ValueError, match="expected one or more tokens"):
+            masks.block_sparse(grid, nothing)
