@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: setup check test spice demo bench clean
+.PHONY: setup browser check quick test mutate spice demo bench clean
 
 setup: .venv/ready
 
@@ -13,14 +13,28 @@ setup: .venv/ready
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
 	@touch $@
 
+browser: setup # Chromium for the tests in a browser; `test` asks for it once
+	@$(BIN)/python tests/browser.py
+	@touch .venv/browser
+
+.venv/browser: .venv/ready
+	@$(MAKE) --no-print-directory browser
+
 check: setup
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/pyright
 	$(BIN)/lint-imports
 
-test: setup
+quick: setup # every room in a minute
+	$(BIN)/pytest -n 2 --dist loadfile -m 'not slow'
+
+test: setup .venv/browser
 	$(BIN)/pytest -n 2 --dist loadfile
+
+mutate: setup # an hour or two: small errors, and whether a test sees them
+	nice $(BIN)/python tests/mutate.py --sample 400
+	$(BIN)/python tests/mutate.py --report results/mutation.json
 
 spice: setup # what the test of SPICE needs: 400 MB of jars
 	$(BIN)/python tests/spice_jars.py

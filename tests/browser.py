@@ -1,9 +1,15 @@
-"""A real browser for tests: Chromium, driven as a person would. No request may leave the page's own origin."""
+"""A real browser for tests: Chromium, driven as a person would. No request may leave the page's own origin.
+
+As a script (`make browser`) it brings one where it can: Playwright's own download, else the distribution's package.
+"""
 
 import functools
 import http.server
 import os
 import shutil
+import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -12,9 +18,7 @@ from typing import Any
 
 import pytest
 
-CHROMIUM = next(
-    (path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), None
-)
+NAMES = ("chromium", "chromium-browser", "google-chrome")  # what distributions call it
 QUIETLY = (
     "--no-sandbox",
     "--disable-gpu",
@@ -31,14 +35,46 @@ POLICY = (
 NOBODY = "data:", "blob:", "about:"  # schemes that ask nobody
 
 
+def find_chromium(playwright: Any) -> str | None:
+    """Playwright's own if it was downloaded, else one on the PATH; one that lacks a library doesn't count."""
+    paths = [playwright.chromium.executable_path, *map(shutil.which, NAMES)]
+    return next((path for path in paths if path and Path(path).exists() and run_quietly(path, "--version")), None)
+
+
+def fetch_chromium() -> None:
+    """Bring Chromium unless there is one, and say in a line what came of it."""
+    from playwright.sync_api import sync_playwright
+
+    ways = [(sys.executable, "-m", "playwright", "install", "chromium")]
+    if os.geteuid() == 0 and shutil.which("apt-get"):
+        quietly = "DEBIAN_FRONTEND=noninteractive apt-get"
+        ways += [("sh", "-c", f"{quietly} update && {quietly} install --yes --no-install-recommends chromium")]
+    with sync_playwright() as playwright:
+        while not (path := find_chromium(playwright)) and ways:
+            run_quietly(*ways.pop(0))
+    print(f"tests in a browser run in {path}" if path else "Chromium can't be had: the tests in a browser are skipped")
+
+
+def run_quietly(*command: str, seconds: float = 120) -> bool:
+    """Whether the command succeeded in time; with what it started it is ended otherwise."""
+    nothing = subprocess.DEVNULL
+    with subprocess.Popen(command, stdin=nothing, stdout=nothing, stderr=nothing, start_new_session=True) as process:
+        try:
+            return process.wait(seconds) == 0
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            return False
+
+
 @pytest.fixture(scope="module")  # playwright holds the thread's event loop, and there can be one at a time
 def chromium() -> Iterator[Any]:
     """The browser; tests that need it are skipped, with the reason, where there is none."""
     sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-    if CHROMIUM is None:
-        pytest.skip("no chromium on this machine")
     with sync_api.sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=list(QUIETLY))
+        path = find_chromium(playwright)
+        if path is None:
+            pytest.skip("no chromium on this machine (make browser fetches one)")
+        browser = playwright.chromium.launch(executable_path=path, args=list(QUIETLY))
         yield browser
         browser.close()
 
@@ -112,3 +148,7 @@ def keep(page: Any, name: str, tmp_path: Path, **how: Any) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     page.screenshot(path=str(folder / f"{name}.png"), **how)
     return folder / f"{name}.png"
+
+
+if __name__ == "__main__":
+    fetch_chromium()

@@ -1,10 +1,12 @@
-"""What the tests share: seeds, and the slow truth they compare with."""
+"""What the tests share: tiers, seeds, and the slow truth they compare with."""
 
 import importlib
 import math
 import os
 import sys
 import warnings
+from collections import Counter
+from collections.abc import Iterator
 from types import ModuleType
 
 import pytest
@@ -14,6 +16,85 @@ from torch import Tensor
 if "PYTEST_XDIST_WORKER" in os.environ:  # workers share the cores: one thread each, and for the processes they start
     os.environ["OMP_NUM_THREADS"] = "1"
     torch.set_num_threads(1)
+
+
+# What `make quick` leaves out: by file, by a fixture that alone takes seconds (a browser, every experiment of the lab,
+# a server, a model that is trained first), and each test that took more than 1.5 s with all its parameters, on one core
+# of a busy machine (pytest --durations=0, 2026-11-18).
+SLOW_FILES = "test_compile test_distributed test_docs test_exercises test_explain_memory test_readme test_resume"
+SLOW_FIXTURES = "visit results server bright"
+SLOW_TESTS = """
+test_a_captioner_says_whole_words
+test_a_compiled_model_is_told_so
+test_a_figure_for_each_picture
+test_a_mistake_seen_from_outside
+test_a_model_that_does_not_look_is_told_of
+test_a_run_is_followed_through_its_checkpoints
+test_a_subset_keeps_what_is_known_of_each_image
+test_a_trace_of_a_captioner
+test_attend_is_the_formula
+test_backgrounds_are_dark_everywhere
+test_beams_equal_lists_and_sorting
+test_beams_wide_enough_find_what_trying_everything_finds
+test_cached_decoding_equals_the_full_forward
+test_captions_follow_from_the_pictures
+test_captions_of_a_set_are_those_of_its_pictures
+test_compiles_to_one_graph
+test_confusion_of_many_classes_has_no_numbers
+test_damaged_files_are_refused_in_a_sentence_or_read
+test_demo_trains_and_draws
+test_each_operation_is_torchvisions
+test_evaluate_gives_the_scores_and_their_controls
+test_every_option_gives_logits_features_and_another_size
+test_every_recipe_takes_steps_in_both_stages
+test_examples_go_from_the_best_to_the_worst
+test_faithfulness_is_measured_beside_random
+test_from_hugging_face
+test_from_timm_and_back
+test_gradcheck
+test_headers_with_anything_anywhere_are_a_trace_or_a_sentence
+test_help_is_quick_and_needs_no_torch
+test_help_shows_an_example_for_every_verb
+test_it_learns_to_reverse_ten_digits
+test_killed_in_either_stage_it_ends_the_same
+test_memory_that_a_step_frees_is_there_for_the_next
+test_meteor_is_the_jars
+test_no_text_lies_on_another
+test_parts_of_a_batch_of_images
+test_reversing_is_deterministic
+test_scenes_are_judged_by_the_truth
+test_self_critical_training_finds_what_is_rewarded
+test_shapes_draws_a_picture
+test_statistics_of_a_set_as_large_as_cifar10_are_quick
+test_steps_over_all_places_equal_steps_over_those_written
+test_the_api_keeps_to_its_description
+test_the_heads_in_numbers_and_the_health_of_a_captioner
+test_the_help_of_a_recipe_lists_its_fields
+test_the_summary_figures_and_traces
+test_two_processes_are_one
+test_verdicts_dont_hang_on_the_seed
+test_what_is_said_has_the_probability_and_the_attention_of_the_whole_sentence
+test_who_asks_again_gets_what_took_too_long
+test_8192_tokens_are_summarised_exactly_in_under_100_mb
+"""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    files, tests, fixtures = SLOW_FILES.split(), SLOW_TESTS.split(), set(SLOW_FIXTURES.split())
+    for item in items:
+        waits = not fixtures.isdisjoint(getattr(item, "fixturenames", ()))
+        if waits or item.path.stem in files or item.name.partition("[")[0] in tests:
+            item.add_marker(pytest.mark.slow)
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> Iterator[None]:
+    """What was skipped, counted by reason, in the line before the last."""
+    yield
+    skipped = (report.longrepr[2] for report in terminalreporter.getreports("skipped"))
+    reasons = Counter(reason.removeprefix("Skipped: ").partition(":")[0] for reason in skipped)
+    if reasons:
+        terminalreporter.line("skipped: " + ", ".join(f"{n} × {reason}" for reason, n in reasons.most_common()))
 
 
 @pytest.fixture(autouse=True)
