@@ -59,8 +59,8 @@ def needed(requirements: list[str]) -> set[str]:
             except metadata.PackageNotFoundError:  # not for this platform
                 continue
             names.add(name)
-            found = [Requirement(each) for each in more]
-            todo += [each for each in found if each.marker is None or each.marker.evaluate({"extra": extra})]
+            more = [Requirement(each) for each in more]
+            todo += [each for each in more if each.marker is None or each.marker.evaluate({"extra": extra})]
     return names
 
 

@@ -269,7 +269,7 @@ def tiny(run: ClassifierRun, **changes) -> ClassifierRun:
 @pytest.mark.parametrize("name", [name for name in RECIPES if name.startswith("vit")])
 def test_every_recipe_takes_two_steps(name, monkeypatch):
     """With its own stem, augmentation, optimizer, precision and smoothing; only small."""
-    monkeypatch.setattr("pellucid.training.classify.load", random_splits)
+    monkeypatch.setattr("pellucid.training.classify.load_images", random_splits)
     run, splits = resolve(tiny(recipe(name)))
     heard = Heard()
     task = Classification(run, splits, CPU, Processes())
@@ -367,7 +367,7 @@ def test_label_smoothing(monkeypatch):
     logits = torch.randn(8, 10, dtype=torch.float64).float()
     labels, others, weight = torch.arange(8), torch.arange(8).flip(0), torch.rand(8)
     images = torch.zeros(8, 3, 32, 32)
-    monkeypatch.setattr("pellucid.training.classify.load", random_splits)
+    monkeypatch.setattr("pellucid.training.classify.load_images", random_splits)
     monkeypatch.setattr("pellucid.training.classify.augment", lambda *_, **__: (images, labels, others, weight))
     base = tiny(recipe("vit_cifar10_fast"), label_smoothing=0.2, precision="float32")
     run, splits = resolve(base)
@@ -385,7 +385,7 @@ def test_label_smoothing(monkeypatch):
 
 
 def test_what_a_run_is_evaluated_on(monkeypatch):
-    monkeypatch.setattr("pellucid.training.classify.load", random_splits)
+    monkeypatch.setattr("pellucid.training.classify.load_images", random_splits)
     run, splits = resolve(tiny(recipe("vit_64x5")))
     assert Classification(run, splits, CPU, Processes()).held_out is splits.validation
     assert Classification(replace(run, evaluate_on="test"), splits, CPU, Processes()).held_out is splits.test
@@ -396,7 +396,7 @@ def test_what_a_run_is_evaluated_on(monkeypatch):
 
 
 def test_the_data_sets_what_only_it_knows(monkeypatch):
-    monkeypatch.setattr("pellucid.training.classify.load", random_splits)
+    monkeypatch.setattr("pellucid.training.classify.load_images", random_splits)
     run, splits = resolve(ClassifierRun(model=ViTConfig(mean=(0.1, 0.2, 0.3), std=(0.2, 0.2, 0.2))))
     assert (run.model.classes, run.model.channels, run.model.image) == (10, 3, (32, 32))
     assert run.model.labels == splits.train.classes

@@ -130,7 +130,7 @@ def test_a_captioner_says_whole_words(teller, folder, tmp_path, capsys):
 )
 def test_whose_look_the_figure_shows(words, title, model, folder, tmp_path, capsys, monkeypatch):
     drawn = []
-    monkeypatch.setattr(attend_room, "save", lambda figure, path: drawn.append(figure))
+    monkeypatch.setattr(attend_room, "save_figure", lambda figure, path: drawn.append(figure))
     run(capsys, model, folder / "0.png", "--out", tmp_path / "r.html", "--figure", tmp_path / "h.png", *words)
     (figure,) = drawn
     assert title in figure.get_suptitle()
@@ -167,7 +167,7 @@ def test_a_picture_that_cannot_be_read_is_left_out(model, folder, tmp_path, caps
 def test_the_heads_in_numbers_and_the_health_of_a_captioner(model, teller, folder, tmp_path, capsys, monkeypatch):
     """The picture's numbers are the report's; a captioner whose words all have one map is an alarm."""
     drawn = {}
-    monkeypatch.setattr(attend_room, "save", lambda figure, path: drawn.update({path.name: figure}))
+    monkeypatch.setattr(attend_room, "save_figure", lambda figure, path: drawn.update({path.name: figure}))
     out = tmp_path / "r.html"
     run(capsys, model, folder / "0.png", folder / "1.png", "--out", out, "--heads", tmp_path / "h.png")
     assert list(drawn) == ["h-1.png", "h-2.png"]
@@ -204,7 +204,7 @@ def test_a_run_is_followed_through_its_checkpoints(folder, tmp_path, capsys):
     drawn = []
     capsys.readouterr()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(attend_room, "save", lambda figure, path: drawn.append((figure, path)))
+        patch.setattr(attend_room, "save_figure", lambda figure, path: drawn.append((figure, path)))
         said = run(capsys, path, folder / "0.png", "--out", tmp_path / "r.html", "--lapse", tmp_path / "l.png").out
     ((figure, where),) = drawn
     assert f"lapse: {where}" in said

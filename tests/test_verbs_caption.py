@@ -94,7 +94,7 @@ def test_examples_go_from_the_best_to_the_worst(saved, folder, tmp_path, capsys,
     monkeypatch.setattr(evaluate, "examples_figure", lambda shown: real(drawn.extend(shown) or shown))
     said = run(capsys, "evaluate", saved, "--data", karpathy(tmp_path, folder), "--examples", tmp_path / "e.png").out
     assert f"examples: {tmp_path / 'e.png'}" in said
-    assert sorted(example.said for example in drawn) == sorted(CAPTIONS)
+    assert sorted(example.caption for example in drawn) == sorted(CAPTIONS)
     scores = [example.score for example in drawn]
     assert scores == sorted(scores, reverse=True)
     assert scores[0] > scores[-1]

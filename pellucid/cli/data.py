@@ -42,7 +42,7 @@ def data_fetch(options: Fetch) -> None:
         splits = load_images(DataConfig(options.name, path=options.path))
     cached = named.cache_folder() / f"{options.name}.safetensors"
     print(f"{options.name}: {'comes with pellucid' if options.name == 'digits' else options.path or cached}")
-    recorded = named.KNOWN[options.name].sha256 if options.name in named.KNOWN else None
+    recorded = named.KNOWN.get(options.name, named.DIGITS).sha256
     for split in ("train", "test"):
         images = getattr(splits, split)
         if images is None:

@@ -12,7 +12,7 @@ from PIL import Image
 from pellucid.data.scenes import SceneConfig, make_scenes
 
 PICTURES = Path(__file__).parents[1] / "cli" / "samples"
-SCENES = 3
+SCENE_SAMPLES = 3
 Kind = Literal["photograph", "drawing", "scene"]
 
 
@@ -48,9 +48,9 @@ def _file(path: Path, kind: Kind, title: str) -> Sample:
 
 def _scenes() -> list[Sample]:
     """Scenes that no training has seen: they are of the test split."""
-    test = make_scenes(SceneConfig(train=1, validation=0, test=SCENES)).test
+    test = make_scenes(SceneConfig(train=1, validation=0, test=SCENE_SAMPLES)).test
     assert test is not None
-    pictures = test.images.read(torch.arange(SCENES)).permute(0, 2, 3, 1).numpy()
+    pictures = test.images.read(torch.arange(SCENE_SAMPLES)).permute(0, 2, 3, 1).numpy()
     found = []
     for number, (picture, (caption, *_)) in enumerate(zip(pictures, test.captions, strict=True), 1):
         stream = io.BytesIO()
