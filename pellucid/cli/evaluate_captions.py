@@ -166,11 +166,7 @@ def table(figures: dict[str, Any], *, title: str) -> str:
     lines = [title + f", beam {figures['beam']}", "", f"{'':9}" + "".join(f"{name:>12}" for name in NAMES)]
     for row in ("model", *ROWS):
         values = figures if row == "model" else figures[row]
-        cells = (
-            ["–"] * len(CAPTION_METRICS)
-            if values is None
-            else [f"{100 * values[name]:.1f}" for name in CAPTION_METRICS]
-        )
+        cells = ["–" if values is None else f"{100 * values[name]:.1f}" for name in CAPTION_METRICS]
         lines.append(f"{row:9}" + "".join(f"{cell:>12}" for cell in cells))
         if row == "model":
             bounds = [figures["interval"].get(name) for name in CAPTION_METRICS]

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from pellucid.data.augment import Normalise, normalised
 from pellucid.explain import chains
-from pellucid.explain.chains import HeadChoice, Start
+from pellucid.explain.chains import Start, WhichHead
 from pellucid.explain.flow import flow
 from pellucid.layers import watch
 from pellucid.layers.record import Record
@@ -111,7 +111,7 @@ class Look:
 
     @torch.enable_grad()
     def map(
-        self, method: Method, *, layer: int = -1, head: HeadChoice = "mean", seed: int = 0, last: bool = False
+        self, method: Method, *, layer: int = -1, head: WhichHead = "mean", seed: int = 0, last: bool = False
     ) -> Float[Tensor, "b t"]:
         """How much each token counts.
 
