@@ -118,7 +118,7 @@ def test_the_official_programs_are_asked_for_by_name(saved, folder, tmp_path, ca
     monkeypatch.setattr(shutil, "which", lambda name: None)
     said = run(capsys, "evaluate", saved, "--data", data, "--spice", code=2)
     assert "SPICE is a Java program and there is no java" in said.err
-    monkeypatch.setattr(evaluate_captions.jars, "check", lambda name: tmp_path)
+    monkeypatch.setattr(evaluate_captions.jars, "find_jar", lambda name: tmp_path)
     monkeypatch.setattr(evaluate_captions.jars, "_meteor", lambda jar, said, meant: len(said) / 10)
     found = json.loads(run(capsys, "evaluate", saved, "--data", data, "--meteor", "--json").out)
     assert found["meteor"] == 0.5
