@@ -250,9 +250,12 @@ def test_a_program_that_fails_is_one_sentence(monkeypatch, tmp_path, at_once):
     only_runs(tmp_path / "java", "echo 'Reading' >&2; echo 'Error: Unable to access jarfile' >&2; exit 1")
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
     for metric in ("meteor", "spice"):
-        monkeypatch.setattr(jars, "check", lambda metric: tmp_path / f"{metric}.jar")
+        monkeypatch.setattr(jars, "find_jar", lambda metric: tmp_path / f"{metric}.jar")
         with pytest.raises(ValueError, match=f"{metric.upper()}'s program failed: Error: Unable to access jarfile"):
             jars.official(SAID, MEANT, [metric])
+    only_runs(tmp_path / "java", "exit 1")
+    with pytest.raises(ValueError, match="METEOR's program failed: it said nothing"):
+        jars.official(SAID, MEANT, ["meteor"])
 
 
 def only_runs(path, script):

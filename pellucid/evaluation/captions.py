@@ -194,12 +194,8 @@ class References:
 
 def bleu_of(summed: np.ndarray) -> np.ndarray:
     """BLEU-1…4 (… 4) of counts summed over images (… 10), with the scorer's tiny numbers against division by zero."""
-    right, guessed, length, closest = (
-        summed[..., :LONGEST_NGRAM],
-        summed[..., LONGEST_NGRAM:-2],
-        summed[..., -2],
-        summed[..., -1],
-    )
+    right, guessed = summed[..., :LONGEST_NGRAM], summed[..., LONGEST_NGRAM:-2]
+    length, closest = summed[..., -2], summed[..., -1]
     ratio = (length + 1e-15) / (closest + 1e-9)
     with np.errstate(divide="ignore", over="ignore"):  # of no words at all the penalty is exp(−10¹⁵), zero
         penalty = np.where(ratio < 1, np.exp(1 - 1 / ratio), 1.0)
@@ -209,9 +205,8 @@ def bleu_of(summed: np.ndarray) -> np.ndarray:
 
 def counts(sentence: WordList) -> Counter[Ngram]:
     """How often each n-gram of one to four words occurs."""
-    return Counter(
-        tuple(sentence[i : i + n]) for n in range(1, LONGEST_NGRAM + 1) for i in range(len(sentence) - n + 1)
-    )
+    lengths = range(1, LONGEST_NGRAM + 1)
+    return Counter(tuple(sentence[i : i + n]) for n in lengths for i in range(len(sentence) - n + 1))
 
 
 def _common(a: WordList, b: WordList) -> int:

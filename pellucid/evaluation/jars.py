@@ -70,10 +70,8 @@ def _meteor(jar: Path, caption_words: Sequence[WordList], reference_words: Seque
                 print(" ||| ".join(["SCORE", *lines]), file=program.stdin, flush=True)
                 counts.append(program.stdout.readline().strip())
             print(" ||| ".join(["EVAL", *counts]), file=program.stdin, flush=True)
-            answer = [program.stdout.readline().strip() for _ in range(len(caption_words) + 1)][
-                -1
-            ]  # each image's, then of all
-            figure = float(answer)
+            answers = [program.stdout.readline().strip() for _ in range(len(caption_words) + 1)]
+            figure = float(answers[-1])  # each image's, then of all
         except (ValueError, OSError):
             program.kill()
             program.wait()
@@ -107,4 +105,4 @@ def _failed(name: str, complaints: bytes) -> str:
     """Its first complaint, after whatever else it told."""
     lines = [line.strip() for line in complaints.decode(errors="replace").splitlines() if line.strip()]
     errors = [line for line in lines if "Error" in line or "Exception" in line]
-    return f"{name}'s program failed: {(errors or lines or ['it caption_words nothing'])[0]}"
+    return f"{name}'s program failed: {(errors or lines or ['it said nothing'])[0]}"

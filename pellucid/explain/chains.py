@@ -21,7 +21,7 @@ from pellucid.ops.exact import weight_blocks
 from pellucid.ops.summaries import rollout
 
 Records = Iterable[Record] | Mapping[str, Record]
-HeadChoice = int | Literal["mean", "max"]
+WhichHead = int | Literal["mean", "max"]
 Start = int | Tensor  # a token, or weights (b t)
 # The decoder's layers: attention of the words to each other (None where there is none), and to the context.
 DecoderRecords = Sequence[tuple[Record | None, Record]]
@@ -55,7 +55,7 @@ def backward(answer: Float[Tensor, ""], records: Records, *, keep_graph: bool = 
     answer.backward(inputs=outputs, retain_graph=keep_graph)
 
 
-def raw(record: Record, start: Start, *, head: HeadChoice = "mean") -> Float[Tensor, "b k"]:
+def raw(record: Record, start: Start, *, head: WhichHead = "mean") -> Float[Tensor, "b k"]:
     """The attention of one layer: how what is read spreads over the keys, in one head, their mean or their maximum."""
     if isinstance(start, int):
         spread = record.row(_token(start, record))

@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Float, Int, UInt8
 from torch import Tensor
 
-from pellucid.explain.chains import HeadChoice, Start
+from pellucid.explain.chains import Start, WhichHead
 from pellucid.explain.maps import Look, Map, Method, needs_gradient, pixels_of
 from pellucid.layers.modes import evaluating
 from pellucid.models.vit import ViT
@@ -19,7 +19,7 @@ def explain(
     *,
     target: int | str | None = None,
     layer: int = -1,
-    head: HeadChoice = "mean",
+    head: WhichHead = "mean",
     seed: int = 0,
 ) -> Map:
     """How much each token of the image counts for a class, by number or name; for the likeliest unless given.

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from pellucid.data.reader import PictureReader
 from pellucid.explain import chains
-from pellucid.explain.chains import HeadChoice, Start
+from pellucid.explain.chains import Start, WhichHead
 from pellucid.explain.flow import flow
 from pellucid.layers import watch
 from pellucid.layers.record import Record
@@ -110,7 +110,7 @@ class Look:
 
     @torch.enable_grad()
     def map(
-        self, method: Method, *, layer: int = -1, head: HeadChoice = "mean", seed: int = 0, last: bool = False
+        self, method: Method, *, layer: int = -1, head: WhichHead = "mean", seed: int = 0, last: bool = False
     ) -> Float[Tensor, "b t"]:
         """How much each token counts.
 

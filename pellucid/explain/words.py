@@ -10,7 +10,7 @@ from torch import Tensor
 from pellucid.data.tokenizer import START, CaptionTokenizer
 from pellucid.decode.captions import write_captions
 from pellucid.explain import chains
-from pellucid.explain.chains import HeadChoice
+from pellucid.explain.chains import WhichHead
 from pellucid.explain.flow import flow_decoder
 from pellucid.explain.maps import (
     METHODS,
@@ -60,14 +60,7 @@ class WordLook:
 
     @torch.enable_grad()
     def map(
-        self,
-        method: Method,
-        word: int,
-        *,
-        layer: int = -1,
-        head: HeadChoice = "mean",
-        seed: int = 0,
-        last: bool = False,
+        self, method: Method, word: int, *, layer: int = -1, head: WhichHead = "mean", seed: int = 0, last: bool = False
     ) -> Float[Tensor, "b s"]:
         """How much each token of the image counts for one word.
 
@@ -103,7 +96,7 @@ def explain_caption(
     caption: str | None = None,
     beam: int = 5,
     layer: int = -1,
-    head: HeadChoice = "mean",
+    head: WhichHead = "mean",
     seed: int = 0,
 ) -> tuple[Map, ...]:
     """How much each token of the image counts for each word that the model says, or would say of the given caption.

@@ -50,15 +50,20 @@ class KVCache:
         start, end = self._length, self._length + k.shape[2]
         if self._k is not None and self._k.shape[0] != k.shape[0]:
             raise ValueError(f"axis b (batch): the cache holds {self._k.shape[0]}, got {k.shape[0]}")
-        if self._k is None or self._v is None or end > self._k.shape[2]:
-            self._room = max(end, self._room if self._k is None else 2 * self._room)
-            self._k, self._v = self._larger(k, v, start)
+        if self._k is None or self._v is None:
+            self._room = max(end, self._room)
+            self._k, self._v = self._buffers(k, v)
+        elif end > self._k.shape[2]:
+            self._room, old = max(end, 2 * self._room), (self._k, self._v)
+            self._k, self._v = self._buffers(k, v)
+            self._k[:, :, :start], self._v[:, :, :start] = (x[:, :, :start] for x in old)
         self._k[:, :, start:end], self._v[:, :, start:end] = k, v
         self._length = end
         return KeysValues(self._k, self._v)
 
-    def _larger(self, k: Tensor, v: Tensor, start: int) -> KeysValues:
-        return KeysValues(_larger(self._k, k, start, self._room), _larger(self._v, v, start, self._room))
+    def _buffers(self, k: Tensor, v: Tensor) -> KeysValues:
+        """Room for keys and values like these. Not empty: a masked NaN is still a NaN."""
+        return KeysValues(*(x.new_zeros(*x.shape[:2], self._room, x.shape[3]) for x in (k, v)))
 
 
 class ListedCache(KVCache):
@@ -70,12 +75,9 @@ class ListedCache(KVCache):
     def append(self, k: Float[Tensor, "b g new d"], v: Float[Tensor, "b g new e"]) -> KeysValues:
         return self._write(k, v)
 
-    def _larger(self, k: Tensor, v: Tensor, start: int) -> KeysValues:
-        keys = k.new_zeros(*k.shape[:2], k.shape[3], self._room).mT  # not empty: a masked NaN is still a NaN
-        values = v.new_zeros(*v.shape[:2], self._room, v.shape[3])
-        if self._k is not None and self._v is not None:
-            keys[:, :, :start], values[:, :, :start] = self._k, self._v
-        return KeysValues(keys, values)
+    def _buffers(self, k: Tensor, v: Tensor) -> KeysValues:
+        keys = k.new_zeros(*k.shape[:2], k.shape[3], self._room).mT
+        return KeysValues(keys, v.new_zeros(*v.shape[:2], self._room, v.shape[3]))
 
 
 class PlacedCache(KVCache):
@@ -93,15 +95,7 @@ class PlacedCache(KVCache):
 
     def append(self, k: Float[Tensor, "b g new d"], v: Float[Tensor, "b g new e"]) -> KeysValues:
         if self._k is None or self._v is None:
-            shapes = ((*x.shape[:2], self._room, x.shape[3]) for x in (k, v))
-            self._k, self._v = (k.new_zeros(shape) for shape in shapes)  # not empty: a masked NaN is still a NaN
+            self._k, self._v = self._buffers(k, v)
         self._k.index_copy_(2, self.places, k)
         self._v.index_copy_(2, self.places, v)
         return KeysValues(self._k, self._v)
-
-
-def _larger(buffer: Tensor | None, new: Tensor, start: int, room: int) -> Tensor:
-    larger = new.new_empty(*new.shape[:2], room, new.shape[3])
-    if buffer is not None:
-        larger[:, :, :start] = buffer[:, :, :start]
-    return larger
