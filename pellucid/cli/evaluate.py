@@ -43,7 +43,7 @@ def evaluate(options: Evaluate) -> None:
 def evaluate_classes(options: Evaluate, model: ReadyClassifier) -> None:
     """Accuracy and calibration and, if asked for, the confusion matrix."""
     for name in FOR_CAPTIONERS:
-        if getattr(options, name) not in (None, False):
+        if getattr(options, name) is not None and getattr(options, name) is not False:
             raise ValueError(f"--{name} is for captioners; this model is a classifier")
     report = model.evaluate(options.data, options.split, path=options.path, batch=options.batch or 500)
     if options.json:

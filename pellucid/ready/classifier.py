@@ -46,8 +46,8 @@ class ReadyClassifier(ReadyModel):
         self, model: nn.Module, looks: ViTConfig | None = None, *, name: str = "", run: ClassifierRun | None = None
     ):
         """looks: what a module of one's own is fed and answers; ours say so themselves."""
-        self.looks: ViTConfig = model.config if looks is None else looks  # pyright: ignore[reportAttributeAccessIssue]
-        super().__init__(model, self.looks, name=name, run=run)
+        looks = model.config if looks is None else looks  # pyright: ignore[reportAttributeAccessIssue]
+        super().__init__(model, looks, name=name, run=run)
         self.labels = self.looks.names
 
     @classmethod

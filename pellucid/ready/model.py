@@ -2,6 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -26,7 +27,7 @@ class ReadyModel(ABC):
     A new kind of model is one class like this, named in `loading.KINDS`: `kind` is what a run of it says it is,
     `module_class` what its config.json says.
 
-    model: the module. name: to show. run: the run that it came from, if it did.
+    model: the module. looks: what it is fed and answers. name: to show. run: the run that it came from, if it did.
     """
 
     kind: ClassVar[str]
@@ -34,8 +35,7 @@ class ReadyModel(ABC):
     fit: ClassVar[Fit]
 
     def __init__(self, model: nn.Module, looks: ViTConfig, *, name: str = "", run: Run | None = None):
-        self.model, self.name, self.run = model.eval(), name, run
-        self.reader = PictureReader.of(looks, self.fit)
+        self.model, self.looks, self.name, self.run = model.eval(), looks, name, run
         self.labels: tuple[str, ...] = ()
 
     @classmethod
@@ -50,6 +50,11 @@ class ReadyModel(ABC):
     @abstractmethod
     def evaluate(self, data: Any, split: str = "test") -> Any:
         """How good it is on images with their truth."""
+
+    @cached_property
+    def reader(self) -> PictureReader:
+        """How it reads pictures; one sentence if its config doesn't say."""
+        return PictureReader.of(self.looks, self.fit)
 
     @property
     def device(self) -> torch.device:
