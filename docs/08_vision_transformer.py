@@ -13,8 +13,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import pellucid
-from pellucid import explain, hub, layers, models, ops
-from pellucid.data.images import decode
+from pellucid import layers, models, ops
 
 torch.manual_seed(0)
 small = models.ViT(models.ViTConfig(width=256, depth=2, heads=8)).eval()
@@ -41,11 +40,11 @@ assert torch.allclose(embed(pixels), as_convolution.flatten(2).mT, atol=1e-5)
 # never seen, a ship that was drawn for this.
 
 # %%
-model = hub.load("vit-cifar10")
-picture = decode(Path(pellucid.__file__).parent / "cli" / "samples" / "ship.png", size=(32, 32))
-found = explain.explain(model, picture, "rollout")
-print(f"it sees a {found.target}")
-assert found.target == "ship"
+model = pellucid.load("vit-cifar10")
+picture = Path(pellucid.__file__).parent / "cli" / "samples" / "ship.png"
+rolled = model.explain(picture, "rollout")
+print(f"it sees a {rolled.target}")
+assert rolled.target == "ship"
 
 # %% [markdown]
 # ## What it attends to
@@ -65,8 +64,8 @@ for record in seen.values():
     product = (0.5 * torch.eye(65) + 0.5 * record.weights()[0].mean(0)) @ product
 assert torch.allclose(product[0], ops.rollout(seen, 0)[0], atol=1e-6)
 
-assert found.values.shape == (64,)  # this model has no class token: the mean of its 64 patches is read
-assert abs(found.values.sum() - 1) < 1e-4
+assert rolled.values.shape == (64,)  # this model has no class token: the mean of its 64 patches is read
+assert abs(rolled.values.sum() - 1) < 1e-4
 
 # %% [markdown]
 # A map is a claim, too. Is the answer really drawn from there? Take away what a map calls important, and see how fast

@@ -1,8 +1,18 @@
 """Configurations: frozen dataclasses, to JSON and back. A field that no class knows is an error, not a leftover."""
 
 import dataclasses
+import json
 import types
+from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+
+
+def read_json(path: Path) -> Any:
+    """What a JSON file holds; one sentence if it is none."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise ValueError(f"{path} is not JSON ({error})") from None
 
 
 def to_json(config: Any) -> Any:

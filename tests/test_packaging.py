@@ -115,7 +115,7 @@ assert "iframe" in pellucid.show(load_trace("ship.pellucid")).fallback()
 import shutil
 from pellucid.evaluation import jars
 shutil.which = lambda name: "/usr/bin/java"
-assert jars.check("meteor").name == "meteor-1.5.jar"
+assert jars.find_jar("meteor").name == "meteor-1.5.jar"
 """,
     "hf": """
 import datasets
@@ -152,7 +152,7 @@ def raised(use):
 print(json.dumps({
     "serve": said(["serve"]),
     "notebook": raised(lambda: pellucid.show),
-    "captions": raised(lambda: jars.check("meteor")),
+    "captions": raised(lambda: jars.find_jar("meteor")),
     "hf": said(["data", "inspect", "hf:table"]),
     "flow": said(["attend", "vit-cifar10", ship, "--method", "flow"]),
     "tensorboard": said([*train, "--tensorboard", "--out", "board"]),

@@ -10,7 +10,7 @@ import tyro
 from PIL import Image
 
 from pellucid.cli import main
-from pellucid.cli.verbs import VERBS, Exercises, Lab, Train
+from pellucid.cli.verbs import VERBS, ExercisesOptions, LabOptions, TrainOptions
 from pellucid.lab import EXPERIMENTS
 from pellucid.recipes import recipe
 
@@ -103,13 +103,13 @@ def check_command(line):
 def parse(words):
     verb, *options = words
     if verb == "train":
-        asked, changes = tyro.cli(Train, args=options, return_unknown_args=True)
+        asked, changes = tyro.cli(TrainOptions, args=options, return_unknown_args=True)
         base = recipe(asked.recipe)
         tyro.cli(type(base), default=base, args=changes)
     elif words[:2] == ["lab", "exercises"]:
-        tyro.cli(Exercises, args=options[1:])
+        tyro.cli(ExercisesOptions, args=options[1:])
     elif verb == "lab":
-        asked, changes = tyro.cli(Lab, args=options, return_unknown_args=True)
+        asked, changes = tyro.cli(LabOptions, args=options, return_unknown_args=True)
         assert not changes, words
         assert asked.name is None or asked.name in EXPERIMENTS, words
     else:

@@ -538,10 +538,10 @@ def test_a_token_is_demanded_where_others_can_reach_the_server():
 
 
 def test_a_mistake_of_ours_is_told_to_the_log_alone(models, monkeypatch, caplog):
-    def broken(*_):
+    def broken(*_, **__):
         raise RuntimeError("secret detail")
 
-    monkeypatch.setattr(models["small"], "classify", broken)
+    monkeypatch.setattr(models["small"], "predict", broken)
     with opened(models) as client, caplog.at_level(logging.ERROR, "pellucid.serve"):
         response = client.post("/api/classify?model=small", content=file_of())
         assert refusal(response, 500) == UNEXPECTED
@@ -555,14 +555,14 @@ def test_a_mistake_of_ours_is_told_to_the_log_alone(models, monkeypatch, caplog)
 
 def held_up(models, monkeypatch):
     """The classifier waits for a sign; says how many pictures came together."""
-    sign, batches, classify = threading.Event(), [], models["small"].classify
+    sign, batches, predict = threading.Event(), [], models["small"].predict
 
-    def slow(images):
+    def slow(images, top):
         sign.wait(10)
         batches.append(len(images))
-        return classify(images)
+        return predict(images, top)
 
-    monkeypatch.setattr(models["small"], "classify", slow)
+    monkeypatch.setattr(models["small"], "predict", slow)
     return sign, batches
 
 

@@ -46,7 +46,7 @@ def runs(tmp_path_factory) -> Path:
     kept.create(ClassifierRun(recipe="vit_digits", model=READS))
     for step, name in ((20, "best"), (40, "last")):
         tensors = {f"model.{key}": tensor for key, tensor in ViT(READS).state_dict().items()}
-        save_checkpoint(kept.checkpoints / f"{name}.safetensors", tensors, {"step": step})
+        save_checkpoint(getattr(kept.checkpoints, name), tensors, {"step": step})
     return folder
 
 

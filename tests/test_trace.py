@@ -8,10 +8,10 @@ from conftest import randomised
 from speaking import CAPTIONS, captioner, pictures
 from torch.testing import assert_close
 
+from pellucid.decode.captions import write_captions
 from pellucid.data.tokenizer import END, START, CaptionTokenizer
 from pellucid.explain import Trace, explain, explain_caption, trace, trace_caption
 from pellucid.explain.maps import pixels_of
-from pellucid.explain.words import said_of
 from pellucid.layers import watch
 from pellucid.models import Captioner, CaptionerConfig, ViT, ViTConfig
 
@@ -143,11 +143,10 @@ def test_a_trace_of_a_captioner(speaker):
 
 
 def test_the_end_is_left_out_unless_nothing_else_is_said(speaker):
-    model, _ = speaker
-    pixels = pixels_of(pictures(), model.encoder)
-    tokens, log_probs = said_of(model, pixels[:1])
-    assert END not in tokens
-    assert tokens.shape == log_probs.shape == (1, 4)
+    model, tokenizer = speaker
+    ((best,),) = write_captions(model, tokenizer, pictures()[:1])
+    assert END not in best.tokens
+    assert best.tokens.shape == best.token_log_probs.shape == (4,)
     config = CaptionerConfig(
         vocabulary=8, encoder=replace(model.config.encoder, registers=0), layers=1, heads=4, tied=False
     )
@@ -155,8 +154,9 @@ def test_the_end_is_left_out_unless_nothing_else_is_said(speaker):
     with torch.no_grad():
         silent.decoder.output.weight.zero_()
         silent.decoder.output.bias.copy_(torch.eye(8)[END] * 20)
-    tokens, _ = said_of(silent, pixels[:1])
-    assert tokens.tolist() == [[END]]
+    ((best,),) = write_captions(silent, tokenizer, pictures()[:1])
+    assert best.tokens.tolist() == [END]
+    assert best.words == ()
 
 
 def test_wrong_arguments_are_named():

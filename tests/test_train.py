@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from trainings import TINY, Started, log, losses, tensors, trained, words_for
 
 from pellucid.cli import main
-from pellucid.cli import progress as shown
+from pellucid.training import progress as shown
 from pellucid.config import from_json, to_json
 from pellucid.data import DataConfig, ImageSet
 from pellucid.data.sources import Splits
@@ -414,7 +414,7 @@ def step_line(step: int, **changes) -> dict[str, Any]:
 def test_lines_where_there_is_no_terminal(monkeypatch, capsys):
     now = [0.0]
     monkeypatch.setattr(shown.time, "perf_counter", lambda: now[0])
-    with shown.Watcher("vit") as watcher:
+    with shown.RunDisplay("vit") as watcher:
         watcher.began(10, 110)
         for step in range(11, 60):
             now[0] += 1.0
@@ -432,7 +432,7 @@ def test_lines_where_there_is_no_terminal(monkeypatch, capsys):
 def test_a_bar_on_a_terminal(monkeypatch):
     console = Console(force_terminal=True, width=200, file=io.StringIO(), force_interactive=True)
     monkeypatch.setattr(shown, "Console", lambda **_: console)
-    with shown.Watcher("vit") as watcher:
+    with shown.RunDisplay("vit") as watcher:
         watcher.began(0, 100)
         watcher.logged([step_line(50)])
         watcher.logged([{"step": 50, "epoch": 1.5, "evaluation": {"top1": 0.75}, "seconds": 50.0}])

@@ -109,13 +109,24 @@ def test_held_out_sequences_are_never_trained_on():
     assert shifted(torch.tensor([[4, 5, 6]])).tolist() == [[10, 4, 5]]
 
 
+class Losses:
+    """Sees the training go on."""
+
+    def began(self, step, steps):
+        self.steps, self.values = steps, []
+
+    def logged(self, lines):
+        self.values += [line["loss"] for line in lines if "loss" in line]
+
+
 def test_it_learns_to_reverse_ten_digits():
     """The bar is 99 % of unseen sequences in under 90 s on two cores."""
-    losses = []
-    result = reverse(progress=lambda step, loss: losses.append(loss))
+    losses = Losses()
+    result = reverse(observer=losses)
     assert result.exact >= 0.99
     assert result.seconds < 90
-    assert losses[0] > 1.5
+    assert losses.values[0] > 1.5
+    assert len(losses.values) == losses.steps == 600
     untrained = reverse(steps=4, test_sequences=200)
     assert untrained.exact < 0.05
 

@@ -8,6 +8,7 @@ import re
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
+from importlib import import_module
 from typing import Any
 
 from pellucid import __version__
@@ -60,36 +61,40 @@ def _speaking() -> Iterator[None]:
 
 
 def _parse(words: list[str]) -> Callable[[], int | None]:
-    """What the words ask for, ready to be called."""
+    """What the words ask for, ready to be called: of `pellucid VERB`, the function VERB in the file VERB.py."""
     import tyro
 
-    from pellucid.cli.verbs import VERBS, Exercises, Lab, Train
+    from pellucid.cli.verbs import VERBS, ExercisesOptions
 
+    verb, rest, changes = words[0] if words else "", words[1:], ()
     if words[:2] == ["lab", "exercises"]:
-        return parsed(lambda: tyro.cli(Exercises, prog="pellucid lab exercises", args=words[2:])).run
-    open_verbs = {"train": Train, "lab": Lab}  # what follows the name may be the recipe's, or the experiment's
-    if words[:1] and words[0] in open_verbs and len(words) > 1 and not words[1].startswith("-"):
-        mine, prog = [word for word in words[1:] if word not in ("--help", "-h")], f"pellucid {words[0]}"
-        verb, changes = parsed(lambda: tyro.cli(open_verbs[words[0]], prog=prog, args=mine, return_unknown_args=True))
-        return lambda: verb.run(changes + [word for word in words if word in ("--help", "-h")])
-    return parsed(
-        lambda: tyro.extras.subcommand_cli_from_dict(VERBS, prog="pellucid", description=ABOUT, args=words)
-    ).run
+        verb = "exercises"
+        options = parse_words(lambda: tyro.cli(ExercisesOptions, prog="pellucid lab exercises", args=words[2:]))
+    elif verb in ("train", "lab") and rest and not rest[0].startswith("-"):
+        # What follows the name may be the recipe's, or the experiment's; so may the help that is asked for.
+        mine, help_words = ([w for w in rest if (w in ("--help", "-h")) == asks] for asks in (False, True))
+        how = {"prog": f"pellucid {verb}", "args": mine, "return_unknown_args": True}
+        options, unknown = parse_words(lambda: tyro.cli(VERBS[verb], **how))
+        changes = (unknown + help_words,)
+    else:
+        how = {"prog": "pellucid", "description": ABOUT, "args": words}
+        options = parse_words(lambda: tyro.extras.subcommand_cli_from_dict(VERBS, **how))
+    return lambda: getattr(import_module(f"pellucid.cli.{verb}"), verb)(options, *changes)
 
 
-def parsed(parse: Callable[[], Any]) -> Any:
+def parse_words(parse: Callable[[], Any]) -> Any:
     """What tyro makes of the words. It reports mistakes in a box; here they become one sentence."""
-    said = io.StringIO()
+    box = io.StringIO()
     try:
-        with contextlib.redirect_stderr(said):
+        with contextlib.redirect_stderr(box):
             return parse()
     except SystemExit as stop:
         if stop.code in (0, None):
             raise
-        raise ValueError(_unboxed(said.getvalue())) from None
+        raise ValueError(_unbox(box.getvalue())) from None
 
 
-def _unboxed(box: str) -> str:
+def _unbox(box: str) -> str:
     """The text of tyro's box (a title, rules between sections): what is wrong, which verbs there are, where help is."""
     sections: list[list[str]] = [[]]
     for line in box.splitlines():

@@ -11,7 +11,7 @@ import torch
 from matplotlib.figure import Figure
 
 from pellucid.cli.pictures import check_all_read, find_pictures, number_file, read_pictures
-from pellucid.cli.verbs import Attend
+from pellucid.cli.verbs import AttendOptions
 from pellucid.data.images import ImageSet
 from pellucid.devices import pick_device
 from pellucid.explain.faithfulness import Faithfulness, faithfulness
@@ -41,7 +41,7 @@ class Watched(NamedTuple):
     answer: str
 
 
-def attend(options: Attend) -> None:
+def attend(options: AttendOptions) -> None:
     """Watch a model look at every picture that can be read; the others get a sentence each, and exit code 2."""
     check_files(options)
     methods: list[Method] = [cast(Method, method.replace("-", " ")) for method in options.method]
@@ -67,7 +67,7 @@ def attend(options: Attend) -> None:
 # What was asked for, before the work
 
 
-def check_files(options: Attend) -> None:
+def check_files(options: AttendOptions) -> None:
     if options.out.suffix.lower() not in PAGES:
         raise ValueError(f"--out is {str(options.out)!r}; expected a page, as report.html")
     if options.trace is not None and options.trace.suffix != SUFFIX:
@@ -87,7 +87,7 @@ def check_files(options: Attend) -> None:
         raise ValueError("--method names no method; expected one or more")
 
 
-def check_kind(options: Attend, model: ReadyClassifier | ReadyCaptioner) -> None:
+def check_kind(options: AttendOptions, model: ReadyClassifier | ReadyCaptioner) -> None:
     """An option that is for the other kind of model is an error."""
     if isinstance(model, ReadyCaptioner):
         wrong = {"--target": options.target, "--faithfulness": options.faithfulness or None, "--lapse": options.lapse}
@@ -108,7 +108,11 @@ def check_kind(options: Attend, model: ReadyClassifier | ReadyCaptioner) -> None
 
 
 def watch_picture(
-    options: Attend, model: ReadyClassifier | ReadyCaptioner, path: Path, pixels: torch.Tensor, methods: list[Method]
+    options: AttendOptions,
+    model: ReadyClassifier | ReadyCaptioner,
+    path: Path,
+    pixels: torch.Tensor,
+    methods: list[Method],
 ) -> Watched:
     if isinstance(model, ReadyCaptioner):
         caption = model.caption(pixels, 5 if options.beam is None else options.beam)[0]
@@ -152,7 +156,7 @@ def _class_number(target: str | None, names: Sequence[str]) -> int | None:
 # What is written
 
 
-def write_files(options: Attend, traces: list[Trace], measured: Faithfulness | None) -> dict[str, list[Path]]:
+def write_files(options: AttendOptions, traces: list[Trace], measured: Faithfulness | None) -> dict[str, list[Path]]:
     """Write the page, then the figures and the traces that were asked for; where they are."""
     figures = [draw_query(options, trace) for trace in traces] if options.figure is not None else []
     to_html(traces, options.out)
@@ -175,14 +179,14 @@ def write_files(options: Attend, traces: list[Trace], measured: Faithfulness | N
     return files
 
 
-def draw_query(options: Attend, trace: Trace) -> Figure:
+def draw_query(options: AttendOptions, trace: Trace) -> Figure:
     if trace.kind == "captioner" and options.query is None:
         return draw_word_heads(trace, rescale=options.rescale)
     query = int(options.query) if options.query is not None and options.query.isdecimal() else options.query
     return draw_heads(trace, query, rescale=options.rescale)
 
 
-def draw_checkpoints(options: Attend, trace: Trace) -> Figure:
+def draw_checkpoints(options: AttendOptions, trace: Trace) -> Figure:
     """What counted for the class that the page explains, after each checkpoint."""
     run = Path(options.model).expanduser()
     steps = {checkpoint.step: checkpoint.path for checkpoint in RunFolder(run).checkpoints.listing()}
@@ -217,7 +221,7 @@ def print_findings(
 
 
 def summarise(
-    options: Attend,
+    options: AttendOptions,
     watched: list[Watched],
     files: dict[str, list[Path]],
     measured: Faithfulness | None,

@@ -8,7 +8,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from pellucid.cli.pictures import check_all_read, find_pictures, number_file, read_pictures
-from pellucid.cli.verbs import Caption as CaptionOptions
+from pellucid.cli.verbs import CaptionOptions
 from pellucid.data.images import decode, probe
 from pellucid.decode.captions import Caption
 from pellucid.devices import pick_device

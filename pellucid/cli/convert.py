@@ -1,10 +1,10 @@
 """pellucid convert: a vision transformer from another library's files, or into them."""
 
-from pellucid.cli.verbs import Convert
+from pellucid.cli.verbs import ConvertOptions
 from pellucid.hub.folders import check_free, read_folder, write_folder
 
 
-def convert(options: Convert) -> None:
+def convert(options: ConvertOptions) -> None:
     """Read the source, whosever it is, and write it in the layout asked for."""
     check_free(options.out)
     model = read_folder(options.source, options.heads)

@@ -14,13 +14,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pellucid.cli.verbs import Fetch, Inspect, Look
+from pellucid.cli.verbs import DataOptions, FetchOptions, InspectOptions, LookOptions
 from pellucid.data import named
 from pellucid.data.augment import Augment, Augmented, Normalise, augment
 from pellucid.data.caption_formats import holds_captions
 from pellucid.data.caption_inspection import CaptionInspection, inspect_captions
 from pellucid.data.caption_sources import SCENES, CaptionData, load_captions
-from pellucid.data.inspection import Inspection, inspect
+from pellucid.data.inspection import Inspection, inspect_images
 from pellucid.data.sources import PREFIXES, SET_NAMES, DataConfig, load_images, statistics
 from pellucid.recipes import recipe
 from pellucid.views.figures import check_path, save_figure
@@ -34,7 +34,17 @@ LETTER_PIXELS = 8  # pixels, about
 MOST_LINES = 6
 
 
-def data_fetch(options: Fetch) -> None:
+def data(options: DataOptions) -> None:
+    match options.what:
+        case FetchOptions():
+            fetch(options.what)
+        case LookOptions():
+            look(options.what)
+        case InspectOptions():
+            inspect(options.what)
+
+
+def fetch(options: FetchOptions) -> None:
     """Get the set, if it isn't there, and tell where it lies, how much it is and whether it is the official one."""
     if options.name not in SET_NAMES:
         raise ValueError(f"{options.name!r} can't be fetched; expected one of {', '.join(SET_NAMES)}")
@@ -59,22 +69,17 @@ def data_fetch(options: Fetch) -> None:
 @contextmanager
 def log_to_terminal() -> Iterator[None]:
     """Say on the terminal what the log says meanwhile: where a set is looked for, and why it isn't there."""
-    log, handler = logging.getLogger("pellucid"), logging.StreamHandler()
-    if not sys.stderr.isatty():
-        yield
-        return
+    log = logging.getLogger("pellucid")
     level = log.level
-    handler.setFormatter(logging.Formatter("pellucid: %(message)s"))
-    log.addHandler(handler)
-    log.setLevel(logging.INFO)
+    if sys.stderr.isatty():
+        log.setLevel(logging.INFO)
     try:
         yield
     finally:
-        log.removeHandler(handler)
         log.setLevel(level)
 
 
-def data_look(options: Look) -> None:
+def look(options: LookOptions) -> None:
     """Draw images as they are and, below them, as training sees them."""
     check_path(options.out)
     if not 1 <= options.count <= MOST_SAMPLES:
@@ -105,7 +110,7 @@ def data_look(options: Look) -> None:
     print(f"samples: {options.out}")
 
 
-def look_at_captions(options: Look) -> None:
+def look_at_captions(options: LookOptions) -> None:
     """Draw captioned images, each with the first sentence that is said of it."""
     if options.recipe or options.path:
         wrong = "recipe" if options.recipe else "path"
@@ -144,13 +149,13 @@ def means_captions(name: str, images: str | None) -> bool:
     return name == SCENES or images is not None or (not is_name and holds_captions(Path(name).expanduser()))
 
 
-def data_inspect(options: Inspect) -> None:
+def inspect(options: InspectOptions) -> None:
     """Print what a set holds and what is wrong with it."""
     if means_captions(options.name, options.images):
         inspection = inspect_captions(CaptionData(options.name, images=options.images))
     else:
         is_name = options.name in SET_NAMES or options.name.partition(":")[0] in PREFIXES
-        inspection = inspect(DataConfig(options.name) if is_name else Path(options.name))
+        inspection = inspect_images(DataConfig(options.name) if is_name else Path(options.name))
     print(json.dumps(_plain(inspection)) if options.json else inspection)
 
 

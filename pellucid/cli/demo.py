@@ -13,7 +13,7 @@ from pellucid.cli.caption import caption
 from pellucid.cli.lab import count_verdicts, report_failures, run_everything
 from pellucid.cli.predict import predict
 from pellucid.cli.train import show_run
-from pellucid.cli.verbs import Caption, Demo, Predict
+from pellucid.cli.verbs import CaptionOptions, DemoOptions, PredictOptions
 from pellucid.data.caption_sources import load_captions
 from pellucid.data.scenes import SceneSet
 from pellucid.explain import Trace
@@ -22,7 +22,7 @@ from pellucid.ready import load_captioner, load_classifier
 from pellucid.recipes import recipe
 from pellucid.runs import CaptionerRun, Run
 from pellucid.training import Result, Stopped, train
-from pellucid.training.progress import show_progress
+from pellucid.training.progress import RunDisplay
 from pellucid.training.reverse import looking_back, reverse, reversed_by, sequences
 from pellucid.training.train import free_path
 from pellucid.views.figures import matrices_figure, save_figure
@@ -53,7 +53,7 @@ class Story:
         self.sections[-1] = replace(last, sentences=(*last.sentences, sentence), pictures=(*last.pictures, *pictures))
 
 
-def demo(options: Demo) -> int:
+def demo(options: DemoOptions) -> int:
     """Reverse digits, read handwritten ones, recognise and caption pictures, run the lab; 1 if a claim of it falls.
 
     Earlier demos in the folder are kept.
@@ -77,11 +77,11 @@ def demo(options: Demo) -> int:
     return code
 
 
-def reverses(options: Demo, story: Story) -> None:
+def reverses(options: DemoOptions, story: Story) -> None:
     """Train the reversing transformer, test it on unseen sequences, and draw its cross-attention."""
     story.begin("A transformer learns to say ten digits backwards.")
-    with show_progress("training", options.steps) as advance:
-        result = reverse(steps=options.steps, seed=options.seed, progress=advance)
+    with RunDisplay("training") as display:
+        result = reverse(steps=options.steps, seed=options.seed, observer=display)
     rate = options.steps / result.seconds
     story.say(f"trained {options.steps} steps in {result.seconds:.1f} s ({rate:.0f} steps/s)")
     story.say(f"exactly right on {result.exact:.2%} of {result.tested} sequences it has never seen")
@@ -106,7 +106,7 @@ def reverses(options: Demo, story: Story) -> None:
     story.say(f"where it looked for each digit: {path}", path)
 
 
-def reads(options: Demo, story: Story) -> None:
+def reads(options: DemoOptions, story: Story) -> None:
     """Train the recipe vit_digits in a folder of its own, test it on images it has never seen, and draw its curves."""
     story.begin("A vision transformer learns to read handwritten digits of 8×8 pixels.")
     run = replace(
@@ -121,12 +121,12 @@ def reads(options: Demo, story: Story) -> None:
     story.say("loss and accuracy against the epoch:", show_run(result))
 
 
-def recognises(options: Demo, story: Story) -> None:
+def recognises(options: DemoOptions, story: Story) -> None:
     """Show drawings to the model that comes with the package."""
     story.begin(f"{SHIPPED}, trained on photographs of 32×32 pixels, looks at drawings.")
     for name in SHOWN:
         shutil.copyfile(SAMPLES / name, options.out / name)
-    predict(Predict(SHIPPED, tuple(options.out / name for name in SHOWN), top=3))
+    predict(PredictOptions(SHIPPED, tuple(options.out / name for name in SHOWN), top=3))
     model = load_classifier(SHIPPED)
     for name in SHOWN:
         trace = model.trace(options.out / name)
@@ -134,7 +134,7 @@ def recognises(options: Demo, story: Story) -> None:
         story.say(f"{name} is {trace.answers[0][0]} to it, with {trace.answers[0][1]:.1%}")
 
 
-def tells(options: Demo, story: Story) -> None:
+def tells(options: DemoOptions, story: Story) -> None:
     """Train the recipe captioner_scenes, test it on scenes it has never seen, and draw where it looks."""
     story.begin("A captioner learns to say what is in drawn scenes, and where it looks as it says it.")
     run = replace(recipe("captioner_scenes"), seed=options.seed)
@@ -162,24 +162,24 @@ def tells(options: Demo, story: Story) -> None:
     pixels = test.images.read(torch.tensor([0]))[0]
     Image.fromarray(pixels.permute(1, 2, 0).numpy()).save(scene)
     layer, head = report.pointing_by
-    caption(Caption(str(path), (str(scene),), figure=words, layer=layer, head=head))
+    caption(CaptionOptions(str(path), (str(scene),), figure=words, layer=layer, head=head))
     story.say("where it looked for each word of a scene:", words)
     story.traces.append(model.trace(pixels))
 
 
-def looks(options: Demo, story: Story) -> None:
+def looks(options: DemoOptions, story: Story) -> None:
     """Show a photograph to the captioner that comes with the package."""
     story.begin(f"{SPEAKS}, trained on 6,000 photographs of people and dogs, looks at one of an admiral.")
     photograph = options.out / PHOTOGRAPH
     shutil.copyfile(Path(matplotlib.get_data_path()) / "sample_data" / PHOTOGRAPH, photograph)
     words = photograph.with_name("photograph-words.png")
-    caption(Caption(SPEAKS, (str(photograph),), n_best=3, figure=words))
+    caption(CaptionOptions(SPEAKS, (str(photograph),), n_best=3, figure=words))
     trace = load_captioner(SPEAKS).trace(photograph)
     story.traces.append(trace)
     story.say(f"where it looked as it said “{' '.join(word for word, *_ in trace.words)}”:", words)
 
 
-def judges(options: Demo, story: Story) -> int:
+def judges(options: DemoOptions, story: Story) -> int:
     """Run every claim of the lab; what courses say and isn't so is told, all of it written to a page."""
     story.begin("The lab puts what is said about attention to the test.")
     outcomes = run_everything()

@@ -10,7 +10,7 @@ import torch
 from rich.console import Console
 from rich.progress import Progress
 
-from pellucid.cli.verbs import Evaluate
+from pellucid.cli.verbs import EvaluateOptions
 from pellucid.devices import pick_device
 from pellucid.evaluation import CaptioningReport, ClassificationReport, jars
 from pellucid.evaluation.captions import CAPTION_METRICS
@@ -24,7 +24,7 @@ NAMES = ("BLEU-1", "BLEU-2", "BLEU-3", "BLEU-4", "ROUGE-L", "CIDEr-D")
 CONTROLS = ("shuffled", "blank", "fixed", "people")
 
 
-def evaluate(options: Evaluate) -> None:
+def evaluate(options: EvaluateOptions) -> None:
     """Check what was asked for before the work, then do it by the kind of the model."""
     if options.batch is not None and options.batch < 1:
         raise ValueError(f"--batch is {options.batch}; expected one or more")
@@ -40,7 +40,7 @@ def evaluate(options: Evaluate) -> None:
         evaluate_classes(options, model)
 
 
-def evaluate_classes(options: Evaluate, model: ReadyClassifier) -> None:
+def evaluate_classes(options: EvaluateOptions, model: ReadyClassifier) -> None:
     """Accuracy and calibration and, if asked for, the confusion matrix."""
     for name in FOR_CAPTIONERS:
         if getattr(options, name) is not None and getattr(options, name) is not False:
@@ -56,7 +56,7 @@ def evaluate_classes(options: Evaluate, model: ReadyClassifier) -> None:
             print(f"\nconfusion matrix: {options.confusion}")
 
 
-def evaluate_captions(options: Evaluate, model: ReadyCaptioner) -> None:
+def evaluate_captions(options: EvaluateOptions, model: ReadyCaptioner) -> None:
     """Scores beside those of captions that were made without looking and, if asked for, what the model says."""
     if options.confusion is not None:
         raise ValueError("--confusion is for classifiers; this model writes captions")
@@ -89,7 +89,7 @@ def evaluate_captions(options: Evaluate, model: ReadyCaptioner) -> None:
         raise failure
 
 
-def name_task(options: Evaluate, count: int) -> str:
+def name_task(options: EvaluateOptions, count: int) -> str:
     return f"{options.model} on the {count:,} {options.split} images of {options.data}"
 
 

@@ -11,8 +11,8 @@ from rich.console import Console
 from rich.progress import Progress, TextColumn
 from rich.table import Table
 
-from pellucid.cli import parsed
-from pellucid.cli.verbs import Lab
+from pellucid.cli import parse_words
+from pellucid.cli.verbs import LabOptions
 from pellucid.lab import EXPERIMENTS, Claim, Experiment, Outcome, draw_panels, experiment
 from pellucid.lab.ledger import LEDGER, describe_claim, describe_experiment, failures, run_all
 from pellucid.lab.page import check_html, write_lab
@@ -24,7 +24,7 @@ VERDICT_COLOURS = {"true": "green", "false": "red", "conditional": "yellow"}
 VERDICT_NAMES = {"true": "true", "false": "false", "conditional": "true when …"}
 
 
-def lab(options: Lab, changes: list[str]) -> int:
+def lab(options: LabOptions, changes: list[str]) -> int:
     """The whole ledger, or one experiment with its parameters changed; 1 if a claim doesn't stand, else 0."""
     claims = run_ledger(options) if options.name is None else run_one(options, experiment(options.name), changes)
     if options.json:
@@ -33,7 +33,7 @@ def lab(options: Lab, changes: list[str]) -> int:
     return report_failures(claims)
 
 
-def run_ledger(options: Lab) -> list[Claim]:
+def run_ledger(options: LabOptions) -> list[Claim]:
     """Run everything, print the ledger, and write the page if one is named."""
     if options.figure is not None:
         raise ValueError("--figure is of one experiment; name it: pellucid lab NAME --figure FILE")
@@ -50,13 +50,13 @@ def run_ledger(options: Lab) -> list[Claim]:
     return claims
 
 
-def run_one(options: Lab, one: Experiment, changes: list[str]) -> list[Claim]:
+def run_one(options: LabOptions, one: Experiment, changes: list[str]) -> list[Claim]:
     """Run one experiment with these changes, print its page, and draw its figure if one is named."""
     if options.out is not None:
         raise ValueError("--out is a page of all experiments; leave the name out: pellucid lab --out FILE")
     if options.figure is not None:
         check_path(options.figure)
-    parameters = parsed(lambda: tyro.cli(one.parameters, prog=f"pellucid lab {one.name}", args=changes))
+    parameters = parse_words(lambda: tyro.cli(one.parameters, prog=f"pellucid lab {one.name}", args=changes))
     try:
         outcome = one(parameters)
     except (ArithmeticError, IndexError, RuntimeError) as error:

@@ -3,11 +3,11 @@
 import json
 
 from pellucid.cli.pictures import check_all_read, read_pictures
-from pellucid.cli.verbs import Predict
+from pellucid.cli.verbs import PredictOptions
 from pellucid.ready import load_classifier
 
 
-def predict(options: Predict) -> None:
+def predict(options: PredictOptions) -> None:
     """Name the likeliest classes of every picture that can be read; the others get a sentence each, and exit code 2."""
     if options.top < 1:
         raise ValueError(f"--top is {options.top}; expected one or more")

@@ -3,12 +3,12 @@
 import os
 from pathlib import Path
 
-from pellucid.cli.verbs import Serve
+from pellucid.cli.verbs import ServeOptions
 
 RUNS = Path("runs")  # where `pellucid train` puts them
 
 
-def serve(options: Serve) -> None:
+def serve(options: ServeOptions) -> None:
     """Load the models, bind the address, and serve until told to stop."""
     from pellucid.devices import pick_device
     from pellucid.serve.app import create_app
@@ -33,7 +33,7 @@ def serve(options: Serve) -> None:
         )
 
 
-def _address(options: Serve, port: int, token: str | None) -> str:
+def _address(options: ServeOptions, port: int, token: str | None) -> str:
     host = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(
         options.host, f"[{options.host}]" if ":" in options.host else options.host
     )

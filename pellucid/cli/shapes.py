@@ -2,7 +2,7 @@
 
 import torch
 
-from pellucid.cli.verbs import Shapes
+from pellucid.cli.verbs import ShapesOptions
 from pellucid.layers import MultiHeadAttention, watch
 from pellucid.ops import masks
 from pellucid.views.figures import attention_figure, check_path, save_figure
@@ -10,7 +10,7 @@ from pellucid.views.figures import attention_figure, check_path, save_figure
 MOST_TOKENS = 1024  # a cell of the matrix would be smaller than a pixel
 
 
-def shapes(options: Shapes) -> None:
+def shapes(options: ShapesOptions) -> None:
     """Print the table and, if wanted, draw the figure."""
     for name in ("tokens", "width", "heads"):
         if getattr(options, name) < 1:

@@ -1,4 +1,4 @@
-"""What each verb takes, and the function it calls. Rooms that need torch are imported when a verb runs."""
+"""What each verb takes. What it does is the function of its name in the file of its name, imported when it runs."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,7 +8,7 @@ from tyro.conf import OmitSubcommandPrefixes, Positional, subcommand
 
 
 @dataclass(frozen=True)
-class Shapes:
+class ShapesOptions:
     """Print every intermediate of multi-head attention with its equation and shape.
 
     Example: pellucid shapes --tokens 5 --width 768 --heads 12 --causal --figure attention.png
@@ -35,27 +35,17 @@ class Shapes:
     seed: int = 0
     """Seed of the random tokens and weights."""
 
-    def run(self) -> None:
-        from pellucid.cli.shapes import shapes
-
-        shapes(self)
-
 
 @dataclass(frozen=True)
-class Recipes:
+class RecipesOptions:
     """List the recipes: what each trains, and the evidence for it.
 
     Example: pellucid recipes
     """
 
-    def run(self) -> None:
-        from pellucid.cli.recipes import recipes
-
-        recipes()
-
 
 @dataclass(frozen=True)
-class Train:
+class TrainOptions:
     """Train a recipe; any field of it can be changed, as --optim.lr 0.002 (pellucid train RECIPE --help lists them).
 
     Example: pellucid train vit_digits --out runs/mine --duration "20 epochs"
@@ -70,14 +60,9 @@ class Train:
     tensorboard: bool = False
     """Write the curves for TensorBoard too, into the run's folder (extra: tensorboard)."""
 
-    def run(self, changes: list[str] | None = None) -> None:
-        from pellucid.cli.train import train
-
-        train(self, changes or [])
-
 
 @dataclass(frozen=True)
-class Evaluate:
+class EvaluateOptions:
     """How good a model is: a classifier's accuracy and calibration; a captioner's scores, beside those of not looking.
 
     Example: pellucid evaluate vit-cifar10 --data cifar10 --confusion confusion.png
@@ -111,14 +96,9 @@ class Evaluate:
     device: str = "auto"
     """cpu, cuda, or auto."""
 
-    def run(self) -> None:
-        from pellucid.cli.evaluate import evaluate
-
-        evaluate(self)
-
 
 @dataclass(frozen=True)
-class Predict:
+class PredictOptions:
     """What a model sees in pictures of yours.
 
     Example: pellucid predict vit-cifar10 photo.jpg --top 3
@@ -133,14 +113,9 @@ class Predict:
     json: bool = False
     """Print a JSON list."""
 
-    def run(self) -> None:
-        from pellucid.cli.predict import predict
-
-        predict(self)
-
 
 @dataclass(frozen=True)
-class Caption:
+class CaptionOptions:
     """What a captioner says of pictures of yours, and where it looks as it says it.
 
     Example: pellucid caption runs/mine photo.jpg --n-best 3 --figure looking.png
@@ -165,14 +140,9 @@ class Caption:
     device: str = "auto"
     """cpu, cuda, or auto."""
 
-    def run(self) -> None:
-        from pellucid.cli.caption import caption
-
-        caption(self)
-
 
 @dataclass(frozen=True)
-class Attend:
+class AttendOptions:
     """See what a model looks at: one page with every head of every layer, that works from disk and without a network.
 
     Example: pellucid attend vit-cifar10 photo.jpg --out report.html
@@ -215,14 +185,9 @@ class Attend:
     device: str = "auto"
     """cpu, cuda, or auto."""
 
-    def run(self) -> None:
-        from pellucid.cli.attend import attend
-
-        attend(self)
-
 
 @dataclass(frozen=True)
-class Curves:
+class CurvesOptions:
     """Draw loss and accuracy of runs against the epoch, on training and validation images.
 
     Example: pellucid curves runs/mine --epochs 10 20 30 50 --out curves.png
@@ -235,14 +200,9 @@ class Curves:
     out: Path = Path("curves.png")
     """The picture (.png, .svg, .pdf)."""
 
-    def run(self) -> None:
-        from pellucid.cli.curves import curves
-
-        curves(self)
-
 
 @dataclass(frozen=True)
-class Convert:
+class ConvertOptions:
     """Rewrite a vision transformer's weights from and to the names of timm, Hugging Face and torchvision.
 
     Example: pellucid convert deit_small.safetensors converted --heads 6
@@ -257,14 +217,9 @@ class Convert:
     heads: int | None = None
     """Number of heads, where the file doesn't say."""
 
-    def run(self) -> None:
-        from pellucid.cli.convert import convert
-
-        convert(self)
-
 
 @dataclass(frozen=True)
-class Fetch:
+class FetchOptions:
     """Get a named image set into the cache, checked against its digests.
 
     Example: pellucid data fetch cifar10
@@ -275,14 +230,9 @@ class Fetch:
     path: str | None = None
     """Where its files lie already."""
 
-    def run(self) -> None:
-        from pellucid.cli.data import data_fetch
-
-        data_fetch(self)
-
 
 @dataclass(frozen=True)
-class Look:
+class LookOptions:
     """Draw samples of an image set before and after augmentation, or captioned images with what is said of them.
 
     Example: pellucid data look cifar10 --recipe vit_cifar10_fast --out grid.png
@@ -303,14 +253,9 @@ class Look:
     out: Path = Path("grid.png")
     """The picture (.png, .svg, .pdf)."""
 
-    def run(self) -> None:
-        from pellucid.cli.data import data_look
-
-        data_look(self)
-
 
 @dataclass(frozen=True)
-class Inspect:
+class InspectOptions:
     """Say what a data set holds: format, splits, classes or captions, sizes, and every problem.
 
     Example: pellucid data inspect folder:pictures
@@ -323,31 +268,23 @@ class Inspect:
     json: bool = False
     """Print one JSON object."""
 
-    def run(self) -> None:
-        from pellucid.cli.data import data_inspect
-
-        data_inspect(self)
-
 
 @dataclass(frozen=True)
-class Data:
+class DataOptions:
     """Fetch, look at and inspect image sets.
 
     Example: pellucid data look digits --out grid.png
     """
 
     what: OmitSubcommandPrefixes[
-        Annotated[Fetch, subcommand("fetch")]
-        | Annotated[Look, subcommand("look")]
-        | Annotated[Inspect, subcommand("inspect")]
+        Annotated[FetchOptions, subcommand("fetch")]
+        | Annotated[LookOptions, subcommand("look")]
+        | Annotated[InspectOptions, subcommand("inspect")]
     ]
-
-    def run(self) -> None:
-        self.what.run()
 
 
 @dataclass(frozen=True)
-class Serve:
+class ServeOptions:
     """Open the page and the API: look at pictures with the models, and watch runs train.
 
     Example: pellucid serve --models vit-cifar10 runs/mine --runs runs
@@ -366,14 +303,9 @@ class Serve:
     device: str = "auto"
     """cpu, cuda, or auto."""
 
-    def run(self) -> None:
-        from pellucid.cli.serve import serve
-
-        serve(self)
-
 
 @dataclass(frozen=True)
-class Demo:
+class DemoOptions:
     """Reverse ten digits, read handwritten ones, recognise two pictures, caption drawn scenes, run the lab; and report.
 
     Example: pellucid demo --out demo
@@ -392,14 +324,9 @@ class Demo:
     seed: int = 0
     """Seed of the weights and of the sequences."""
 
-    def run(self) -> int:
-        from pellucid.cli.demo import demo
-
-        return demo(self)
-
 
 @dataclass(frozen=True)
-class Lab:
+class LabOptions:
     """Run every claim about attention and print the ledger, or run one experiment and print its page.
 
     pellucid lab exercises OUT writes exercises, with tests and solutions, into a new folder.
@@ -415,14 +342,9 @@ class Lab:
     out: Path | None = None
     """Write everything as one page with live sliders, that works from disk and without a network (.html)."""
 
-    def run(self, changes: list[str] | None = None) -> int:
-        from pellucid.cli.lab import lab
-
-        return lab(self, changes or [])
-
 
 @dataclass(frozen=True)
-class Exercises:
+class ExercisesOptions:
     """Write exercises on attention, as notebooks and as Python files, with their tests; the solutions apart.
 
     Example: pellucid lab exercises exercises
@@ -431,24 +353,19 @@ class Exercises:
     out: Positional[Path]
     """Folder to write; it must be empty or not there yet."""
 
-    def run(self) -> None:
-        from pellucid.cli.exercises import exercises
-
-        exercises(self)
-
 
 VERBS = {
-    "shapes": Shapes,
-    "recipes": Recipes,
-    "train": Train,
-    "evaluate": Evaluate,
-    "predict": Predict,
-    "caption": Caption,
-    "attend": Attend,
-    "curves": Curves,
-    "convert": Convert,
-    "data": Data,
-    "serve": Serve,
-    "lab": Lab,
-    "demo": Demo,
+    "shapes": ShapesOptions,
+    "recipes": RecipesOptions,
+    "train": TrainOptions,
+    "evaluate": EvaluateOptions,
+    "predict": PredictOptions,
+    "caption": CaptionOptions,
+    "attend": AttendOptions,
+    "curves": CurvesOptions,
+    "convert": ConvertOptions,
+    "data": DataOptions,
+    "serve": ServeOptions,
+    "lab": LabOptions,
+    "demo": DemoOptions,
 }

@@ -3,7 +3,7 @@
 from pellucid.data.caption_sources import CaptionData, load_captions
 from pellucid.data.captions import CaptionSet, CaptionSplits
 from pellucid.data.images import ImageSet, decode
-from pellucid.data.inspection import Inspection, inspect
+from pellucid.data.inspection import Inspection, inspect_images
 from pellucid.data.lazy import LazyImageSet
 from pellucid.data.listings import Images
 from pellucid.data.own import as_image_set
@@ -21,7 +21,7 @@ __all__ = [
     "Splits",
     "as_image_set",
     "decode",
-    "inspect",
+    "inspect_images",
     "load_captions",
     "load_images",
     "statistics",

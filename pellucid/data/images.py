@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO, Literal, NamedTuple
+from typing import Any, BinaryIO, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -151,6 +151,30 @@ def to_tensor(image: Image.Image, size: Size | None = None, fit: Fit = "cover") 
             image = ImageOps.fit(image, (width, height), Image.Resampling.BICUBIC)
     pixels = np.array(image, dtype=np.uint8).reshape(image.height, image.width, -1)
     return torch.from_numpy(pixels).permute(2, 0, 1).contiguous()
+
+
+def to_picture(image: Any, name: str) -> Image.Image:
+    """Pillow's picture, grey or RGB, of one of Pillow's, an array (y x) or (y x c), or a tensor (c y x), of bytes or of
+    floats in 0…1; else one sentence, in which it has this name."""
+    if isinstance(image, Image.Image):
+        return to_grey_or_rgb(ImageOps.exif_transpose(image), 1 if image.mode in GREY else 3)
+    if not isinstance(image, (Tensor, np.ndarray)):
+        raise ValueError(f"{name} is a {type(image).__name__}; expected a Pillow image, an array or a tensor")
+    axes, pixels = "(y x c)", image
+    if isinstance(pixels, Tensor):
+        axes, pixels = "(c y x)", pixels.detach().cpu()
+        pixels = (pixels.float() if pixels.is_floating_point() else pixels).numpy()
+        pixels = np.moveaxis(pixels, 0, -1) if pixels.ndim == 3 else pixels
+    if not pixels.size or pixels.ndim not in (2, 3) or pixels.shape[2:] not in ((), (1,), (3,)):
+        raise ValueError(f"{name} is {tuple(image.shape)}; expected (y x) or {axes} with 1 or 3 channels")
+    if np.issubdtype(pixels.dtype, np.floating):
+        if not (pixels.min() >= 0 and pixels.max() <= 1):  # NaN neither
+            values = f"{pixels.min():g}…{pixels.max():g}"
+            raise ValueError(f"{name} has the values {values}; expected floats in 0…1, or bytes")
+        pixels = np.round(pixels * 255).astype(np.uint8)
+    if pixels.dtype != np.uint8:
+        raise ValueError(f"{name} holds {pixels.dtype}; expected uint8, or floats in 0…1")
+    return Image.fromarray(np.ascontiguousarray(pixels[..., 0] if pixels.shape[2:] == (1,) else pixels))
 
 
 def to_grey_or_rgb(image: Image.Image, channels: int) -> Image.Image:

@@ -50,12 +50,12 @@ class Inspection:
         return "\n".join(self.lines())
 
 
-def inspect(source: DataConfig | str | Path) -> Inspection:
+def inspect_images(source: DataConfig | str | Path) -> Inspection:
     """Read everything a source holds and tell what is there, and what is wrong with it.
 
     A path is taken for what it holds: the files of a named set, WebDataset shards, or an image folder.
 
-    >>> print("\\n".join(inspect(DataConfig("digits")).lines()[:4]))
+    >>> print("\\n".join(inspect_images(DataConfig("digits")).lines()[:4]))
     digits: digits of scikit-learn, 10 classes
     train: 1,437 images
     test: 360 images

@@ -5,23 +5,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
-from PIL import Image, ImageOps
+from PIL import Image
 from torch import Tensor
 
 from pellucid.data import listings
-from pellucid.data.images import (
-    GREY,
-    ImageHeader,
-    ImageSet,
-    Size,
-    check_size,
-    one_line,
-    reason,
-    to_grey_or_rgb,
-    to_tensor,
-)
+from pellucid.data.images import ImageHeader, ImageSet, Size, check_size, one_line, reason, to_picture, to_tensor
 from pellucid.data.lazy import LazyImageSet
 from pellucid.data.shards import IMAGE_COLUMNS, LABEL_COLUMNS
 
@@ -43,7 +32,7 @@ class DatasetItem:
         """The picture, grey or RGB, and its label; one sentence if they are none."""
         try:
             image, label = _pair(self.dataset[self.index])
-            return _picture(image), _label(label)
+            return to_picture(image, "its image"), _label(label)
         except Exception as error:  # another's code raises anything
             raise ValueError(one_line(f"{self.name} can't be read: {reason(error)}")) from error
 
@@ -104,28 +93,6 @@ def _pair(item: Any) -> tuple[Any, Any]:
         count = f" of {len(item)}" if isinstance(item, (tuple, list)) else ""
         raise ValueError(f"it is a {type(item).__name__}{count}; expected a pair of an image and its label")
     return item[0], item[1]
-
-
-def _picture(image: Any) -> Image.Image:
-    if isinstance(image, Image.Image):
-        return to_grey_or_rgb(ImageOps.exif_transpose(image), 1 if image.mode in GREY else 3)
-    if not isinstance(image, (Tensor, np.ndarray)):
-        raise ValueError(f"its image is a {type(image).__name__}; expected a Pillow image, an array or a tensor")
-    axes, pixels = "(y x c)", image
-    if isinstance(pixels, Tensor):
-        axes, pixels = "(c y x)", pixels.detach().cpu()
-        pixels = (pixels.float() if pixels.is_floating_point() else pixels).numpy()
-        pixels = np.moveaxis(pixels, 0, -1) if pixels.ndim == 3 else pixels
-    if not pixels.size or pixels.ndim not in (2, 3) or pixels.shape[2:] not in ((), (1,), (3,)):
-        raise ValueError(f"its image is {tuple(image.shape)}; expected (y x) or {axes} with 1 or 3 channels")
-    if np.issubdtype(pixels.dtype, np.floating):
-        if not (pixels.min() >= 0 and pixels.max() <= 1):  # NaN neither
-            values = f"{pixels.min():g}…{pixels.max():g}"
-            raise ValueError(f"its image has the values {values}; expected floats in 0…1, or bytes")
-        pixels = np.round(pixels * 255).astype(np.uint8)
-    if pixels.dtype != np.uint8:
-        raise ValueError(f"its image holds {pixels.dtype}; expected uint8, or floats in 0…1")
-    return Image.fromarray(np.ascontiguousarray(pixels[..., 0] if pixels.shape[2:] == (1,) else pixels))
 
 
 def _pixels(picture: Image.Image, size: Size | None, channels: int) -> Tensor:

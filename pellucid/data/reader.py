@@ -7,14 +7,13 @@ from typing import Any
 import numpy as np
 import torch
 from jaxtyping import Float, UInt8
-from PIL import Image, ImageOps
+from PIL import Image
 from torch import Tensor, nn
 
 from pellucid.data.augment import Normalise, normalised
-from pellucid.data.images import MAX_PIXELS, Fit, Size, decode, to_grey_or_rgb, to_tensor
+from pellucid.data.images import MAX_PIXELS, Fit, Size, decode, to_grey_or_rgb, to_picture, to_tensor
 
 Picture = str | Path | bytes | Image.Image | np.ndarray | Tensor
-SHAPES = ((), (1,), (3,))  # of an array, after its height and width
 
 
 @dataclass(frozen=True)
@@ -45,24 +44,12 @@ class PictureReader:
     ) -> UInt8[Tensor, "c y x"]:
         """The picture's pixels, upright and in the model's size; one sentence if it can't be read.
 
-        Arrays are (y x) or (y x c), tensors (c y x), of bytes or of numbers 0…1. name: what the sentence calls it.
+        Arrays are (y x) or (y x c), tensors (c y x), of bytes or of floats in 0…1. name: what the sentence calls it.
         """
         if isinstance(picture, (str, Path, bytes)):
             return decode(picture, self.size, self.channels, max_pixels, name=name, fit=self.fit)
-        if isinstance(picture, Image.Image):
-            return to_tensor(to_grey_or_rgb(ImageOps.exif_transpose(picture), self.channels), self.size, self.fit)
-        if isinstance(picture, Tensor) and picture.ndim == 3:
-            picture = picture.detach().cpu().movedim(0, -1).numpy()
-        if not isinstance(picture, np.ndarray) or picture.ndim not in (2, 3) or picture.shape[2:] not in SHAPES:
-            shape = f" of shape {tuple(picture.shape)}" if hasattr(picture, "shape") else ""
-            raise ValueError(
-                f"{name or 'the picture'} is a {type(picture).__name__}{shape}; expected a path, bytes, a PIL image, "
-                "an array (y x) or (y x c), or a tensor (c y x), with 1 or 3 channels"
-            )
-        array = to_bytes(picture, name or "the picture").squeeze()
-        if array.shape[:2] == self.size and (self.channels == 1) == (array.ndim == 2):
-            return torch.from_numpy(np.atleast_3d(array)).movedim(-1, 0).contiguous()
-        return to_tensor(to_grey_or_rgb(Image.fromarray(array), self.channels), self.size, self.fit)
+        image = to_picture(picture, name or "the picture")
+        return to_tensor(to_grey_or_rgb(image, self.channels), self.size, self.fit)
 
     def prepare(self, pixels: UInt8[Tensor, "b c y x"], module: nn.Module) -> Float[Tensor, "b c y x"]:
         """Pictures as the module wants them: normalised, on its device and in its precision."""
@@ -73,13 +60,3 @@ class PictureReader:
         """A picture without content: the mean colour of the training images, everywhere."""
         colour = torch.tensor(self.normalise.mean).mul(255).round().to(torch.uint8)
         return colour[:, None, None].expand(-1, *self.size).contiguous()
-
-
-def to_bytes(array: np.ndarray, name: str) -> np.ndarray:
-    """Numbers 0…1 as bytes; bytes as they are."""
-    if array.dtype == np.uint8:
-        return array
-    if not np.issubdtype(array.dtype, np.floating) or not ((array >= 0) & (array <= 1)).all():
-        span = f"{array.min()} to {array.max()}" if array.size else "nothing"
-        raise ValueError(f"{name} holds {array.dtype} from {span}; expected bytes, or numbers 0…1")
-    return (array * 255).round().astype(np.uint8)

@@ -103,21 +103,23 @@ def evaluate_classifier(
     device: torch.device | str = "cpu",
     batch: int = 1000,
     share: tuple[int, int] = (0, 1),
+    labels: Int[Tensor, " n"] | None = None,
     names: Sequence[str] = (),
 ) -> ClassificationReport:
     """The model's answers to all images, or to one process's share (rank, world) of them; normalisation alone."""
+    truth: Tensor = images.labels if labels is None else labels
     indices = torch.arange(share[0], len(images), share[1])
     started = time.perf_counter()
     probabilities, losses = [], []
     with evaluating(model):
         for part in indices.split(batch):
             logits = model(normalised(images.read(part).to(device), normalise)).float()
-            losses.append(F.cross_entropy(logits, images.labels[part].to(device), reduction="sum"))
+            losses.append(F.cross_entropy(logits, truth[part].to(device), reduction="sum"))
             probabilities.append(logits.softmax(-1))
         answers = torch.cat(probabilities).cpu()
     seconds = time.perf_counter() - started
     loss = torch.stack(losses).sum().item() / max(1, len(indices))
-    return ClassificationReport(answers, images.labels[indices], loss, seconds, tuple(names))
+    return ClassificationReport(answers, truth[indices], loss, seconds, tuple(names))
 
 
 def _finite(x: float) -> float | None:

@@ -17,9 +17,7 @@ SPICE = Path(__file__).with_name("Spice.java")
 
 
 def official(
-    candidates: Mapping[str, str],
-    references: Mapping[str, Sequence[str]],
-    metrics: Iterable[str] = JAVA_METRICS,
+    candidates: Mapping[str, str], references: Mapping[str, Sequence[str]], metrics: Iterable[str] = JAVA_METRICS
 ) -> dict[str, float]:
     """The asked of them, of one caption for each image against that image's references, under the same keys."""
     metrics = tuple(metrics)

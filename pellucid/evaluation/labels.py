@@ -1,9 +1,8 @@
-"""Images under the numbers that a model has for their classes."""
+"""Labels as the numbers that a model has for their classes."""
 
 import logging
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from jaxtyping import Int
 from torch import Tensor, tensor
@@ -13,25 +12,11 @@ from pellucid.data.listings import Images, some
 log = logging.getLogger("pellucid")
 
 
-@dataclass(frozen=True)
-class Relabelled:
-    """Images whose labels are numbers of the model's classes."""
-
-    images: Images
-    labels: Int[Tensor, " n"]
-
-    def __len__(self) -> int:
-        return len(self.labels)
-
-    def read(self, indices: Tensor) -> Tensor:
-        return self.images.read(indices)
-
-
-def relabel(images: Images, labels: Sequence[str] | None, count: int) -> Relabelled:
-    """The images under the numbers of a model's `count` classes: by their names or, if none is shared, by order."""
+def relabel(images: Images, labels: Sequence[str] | None, count: int) -> Int[Tensor, " n"]:
+    """The images' labels as numbers of a model's `count` classes: by their names or, if none is shared, by order."""
     classes = images.classes
     if labels is not None and tuple(labels) == tuple(classes):
-        return Relabelled(images, images.labels)
+        return images.labels
     unknown = tuple(name for name in classes if name not in (labels or ()))
     if not unknown:
         twice = tuple(name for name, times in Counter(labels).items() if times > 1 and name in classes)
@@ -40,10 +25,10 @@ def relabel(images: Images, labels: Sequence[str] | None, count: int) -> Relabel
                 f"several of the model's classes are called {some(twice)}: which is meant can't be told by name"
             )
         numbers = {name: i for i, name in enumerate(labels or ())}
-        return Relabelled(images, tensor([numbers[name] for name in classes])[images.labels])
+        return tensor([numbers[name] for name in classes])[images.labels]
     if len(unknown) == len(classes) == count:
         names = "names no classes" if labels is None else f"has other names for its classes ({some(tuple(labels), 3)})"
         log.warning("the model %s than the data (%s); they are taken in their order", names, some(classes, 3))
-        return Relabelled(images, images.labels)
+        return images.labels
     known = f"{count} classes" if labels is None else some(tuple(labels))
     raise ValueError(f"the model doesn't know {some(unknown)} of the data's {len(classes)} classes; it knows {known}")

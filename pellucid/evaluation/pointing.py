@@ -93,12 +93,7 @@ def pointing(attention: Sequence[Tensor], boxes: Sequence[Boxes], size: tuple[in
 
 
 def read_along(
-    model: Captioner,
-    tokenizer: CaptionTokenizer,
-    pixels: Tensor,
-    captions: Sequence[str],
-    *,
-    through: bool = False,
+    model: Captioner, tokenizer: CaptionTokenizer, pixels: Tensor, captions: Sequence[str], *, through: bool = False
 ) -> list[Looked]:
     """Where the model looks as it reads the given caption of each picture, uint8 (b c y x), word by word.
 

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from pellucid.config import read_json
 from pellucid.hub.convert import read, write
 from pellucid.hub.describe import describe_config, interpret_config
 from pellucid.hub.names import Layout
@@ -83,10 +84,7 @@ def _weights(path: Path) -> dict[str, Tensor]:
 def _json(path: Path) -> dict[str, Any]:
     if not path.is_file():
         raise ValueError(f"{path.parent} holds no {path.name}")
-    try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise ValueError(f"{path} is not JSON ({error})") from None
+    data = read_json(path)
     if not isinstance(data, dict):
         raise ValueError(f"{path} holds {data!r}; expected an object")
     return data

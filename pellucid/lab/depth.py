@@ -147,10 +147,7 @@ def claim_depth(p: DepthSettings, m: DepthMeasurement) -> Claims:
     pre_norm, post_norm, no_norm, no_residual = m.accuracy.values()
     yield Thesis(
         "depth.residuals", f"With residuals and norms {p.depth} blocks learn to read digits in {p.steps} steps."
-    ).true(
-        at_least(0.3, "pre-norm: test accuracy", pre_norm),
-        twin=("without residuals", no_residual),
-    )
+    ).true(at_least(0.3, "pre-norm: test accuracy", pre_norm), twin=("without residuals", no_residual))
     yield Thesis(
         "depth.norms", f"Without norms {p.depth} blocks with residuals don't learn at the same learning rate."
     ).true(at_most(0.3, "no norm: test accuracy", no_norm), twin=("pre-norm", pre_norm))

@@ -13,7 +13,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from pellucid.config import from_json, to_json
+from pellucid.config import from_json, read_json, to_json
 
 Config = TypeVar("Config")
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
@@ -59,10 +59,7 @@ class Pretrained(ModelHubMixin, Generic[Config], library_name="pellucid"):
 
 
 def read_config(cls: type[Pretrained], path: Path) -> Any:
-    try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise ValueError(f"{path} is not JSON ({error})") from None
+    data = read_json(path)
     if isinstance(data, dict) and (kind := data.pop("model", cls.__name__)) != cls.__name__:
         raise ValueError(f"{path} describes a {kind}; expected a {cls.__name__}")
     return from_json(cls.config_class, data)

@@ -150,13 +150,7 @@ def topk(
 
 
 def apply(
-    q: Tensor,
-    k: Tensor,
-    x: Tensor,
-    mask: Tensor | None = None,
-    *,
-    beta: float | None = None,
-    causal: bool = False,
+    q: Tensor, k: Tensor, x: Tensor, mask: Tensor | None = None, *, beta: float | None = None, causal: bool = False
 ) -> Float[Tensor, "b h q e"]:
     """P·x for x (b h k e): a forward call of the fused kernel with v = x."""
     x = x.expand(q.shape[0], q.shape[1], *x.shape[-2:]).to(q.dtype)

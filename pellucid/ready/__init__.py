@@ -2,8 +2,7 @@
 
 from pellucid.ready.captioner import ReadyCaptioner
 from pellucid.ready.classifier import Prediction, ReadyClassifier
-from pellucid.ready.evaluate import evaluate
-from pellucid.ready.loading import load, load_captioner, load_checkpoint, load_classifier, shipped
+from pellucid.ready.loading import evaluate, load, load_captioner, load_checkpoint, load_classifier, shipped
 from pellucid.ready.model import ReadyModel
 
 __all__ = [

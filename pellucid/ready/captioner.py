@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Self, overload
+from typing import Any, Self
 
 from pellucid.data.caption_sources import CaptionData, load_captions
 from pellucid.data.captions import CaptionSet
@@ -55,16 +55,11 @@ class ReadyCaptioner(ReadyModel):
         super().save(folder)
         (Path(folder) / TOKENIZER).write_text(self.tokenizer.to_json() + "\n", encoding="utf-8")
 
-    @overload
-    def caption(
-        self, pictures: Picture, beam: int = 5, n_best: int = 1, *, attention: bool = False
-    ) -> list[Caption]: ...
-    @overload
-    def caption(
-        self, pictures: Sequence[Picture], beam: int = 5, n_best: int = 1, *, attention: bool = False
-    ) -> list[list[Caption]]: ...
     def caption(self, pictures: Pictures, beam: int = 5, n_best: int = 1, *, attention: bool = False) -> Any:
-        """The n best captions of a picture, best first, or of each of several. attention: with where it looked."""
+        """The n best captions of a picture, `[Caption, …]`, or for several a list of those.
+
+        attention: with where it looked for each word.
+        """
         how = {"beam": beam, "n_best": n_best, "attention": attention}
         captions = write_captions(self.model, self.tokenizer, self.read(pictures), **how)
         return captions if is_many(pictures) else captions[0]

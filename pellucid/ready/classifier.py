@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple, Self, overload
+from typing import Any, NamedTuple, Self
 
 import torch
 from jaxtyping import Float, UInt8
@@ -46,8 +46,8 @@ class ReadyClassifier(ReadyModel):
         self, model: nn.Module, looks: ViTConfig | None = None, *, name: str = "", run: ClassifierRun | None = None
     ):
         """looks: what a module of one's own is fed and answers; ours say so themselves."""
-        looks = model.config if looks is None else looks  # pyright: ignore[reportAttributeAccessIssue]
-        super().__init__(model, looks, name=name, run=run)
+        config: ViTConfig = model.config if looks is None else looks  # pyright: ignore
+        super().__init__(model, config, name=name, run=run)
         self.labels = self.looks.names
 
     @classmethod
@@ -55,12 +55,8 @@ class ReadyClassifier(ReadyModel):
         assert run is None or isinstance(run, ClassifierRun)
         return cls(module, None if run is None else run.model, name=name, run=run)
 
-    @overload
-    def predict(self, pictures: Picture, top: int = 5) -> list[Prediction]: ...
-    @overload
-    def predict(self, pictures: Sequence[Picture], top: int = 5) -> list[list[Prediction]]: ...
     def predict(self, pictures: Pictures, top: int = 5) -> Any:
-        """The likeliest classes of a picture, or of each of several; all of them if there are fewer than `top`."""
+        """The likeliest classes of a picture, `[Prediction, …]`, or for several a list of those."""
         if top < 1:
             raise ValueError(f"top is {top}; expected one or more")
         best = self.probabilities(self.read(pictures)).topk(min(top, len(self.labels)))
@@ -104,9 +100,9 @@ class ReadyClassifier(ReadyModel):
             raise ValueError(
                 f"the images have {images.shape[0]} channels and the model was trained on {self.reader.channels}"
             )
-        renumbered = relabel(images, self.looks.labels, self.looks.classes)
+        labels = relabel(images, self.looks.labels, self.looks.classes)
         how = {"device": self.device, "batch": batch, "names": self.labels}
-        return evaluate_classifier(self.model, renumbered, self.reader.normalise, **how)
+        return evaluate_classifier(self.model, images, self.reader.normalise, labels=labels, **how)
 
     def target(self, target: int | str | None) -> int | None:
         """The number of a class, by number or name."""

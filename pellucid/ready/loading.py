@@ -1,4 +1,4 @@
-"""A ready model by its name: a run's folder, a saved folder, or one that comes with the package."""
+"""A ready model by its name: a run's folder, a saved folder, or one that comes with the package; and how good it is."""
 
 from pathlib import Path
 from typing import Any
@@ -7,12 +7,12 @@ import torch
 from torch import nn
 
 from pellucid import hub
-from pellucid.config import from_json
+from pellucid.config import from_json, read_json
 from pellucid.models.pretrained import CONFIG, WEIGHTS, Pretrained, load_strictly, read_weights
 from pellucid.ready.captioner import ReadyCaptioner
 from pellucid.ready.classifier import ReadyClassifier
+from pellucid.ready.model import ReadyModel
 from pellucid.runs import ClassifierRun, RunFolder, checkpoints
-from pellucid.runs.files import read_json
 from pellucid.runs.folder import is_run
 
 Ready = ReadyClassifier | ReadyCaptioner
@@ -49,6 +49,22 @@ def load(source: str | Path, *, device: torch.device | str = "cpu", module: nn.M
         raise ValueError(f"{folder} holds no {WEIGHTS}; expected it beside {CONFIG}")
     load_strictly(built, read_weights(folder / WEIGHTS), folder / WEIGHTS)
     return kind.assemble(built, folder, name=name).to(device)
+
+
+def evaluate(model: str | Path | ReadyModel, data: Any, split: str = "test", **how: Any) -> Any:
+    """What `pellucid evaluate` does: accuracy and calibration of a classifier, scores beside controls of a captioner.
+
+    model: ready, or what `load` takes. data: by name, as `cifar10`, `folder:PATH` or `scenes`, or a set of images.
+    how: path, batch and, for captioners, beam and progress. Comes back as a `ClassificationReport` or a
+    `CaptioningReport`; both have their numbers in `figures`.
+
+    >>> from pellucid.data import ImageSet
+    >>> ship = ImageSet(torch.zeros(2, 3, 32, 32, dtype=torch.uint8), torch.tensor([0, 0]), ("ship",))
+    >>> evaluate("vit-cifar10", ship).figures["images"]
+    2
+    """
+    ready = model if isinstance(model, ReadyModel) else load(model)
+    return ready.evaluate(data, split, **how)
 
 
 def load_checkpoint(

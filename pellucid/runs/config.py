@@ -113,7 +113,28 @@ class Run:
 
 
 @dataclass(frozen=True)
-class ClassifierRun(Run):
+class PictureRun(Run):
+    """What runs on pictures share."""
+
+    augment: Augment = field(default_factory=Augment)
+    """What happens to the pictures first; where one is flipped, "left" and "right" change places in its captions."""
+    label_smoothing: float = 0.0
+    """Share of the target that is spread over all classes, or words."""
+    precision: Precision = "float32"
+    """Of the forward pass; "bf16" is PyTorch's autocast. Weights and their updates are float32 in both."""
+    evaluate_on: Literal["validation", "test"] | None = None
+    """By default validation pictures if there are any, else test pictures."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0 <= self.label_smoothing < 1:
+            raise ValueError(f"label_smoothing is {self.label_smoothing}; expected a share in [0, 1)")
+        if self.precision not in get_args(Precision):
+            raise ValueError(f"precision is {self.precision!r}; expected 'float32' or 'bf16'")
+
+
+@dataclass(frozen=True)
+class ClassifierRun(PictureRun):
     """One training run of a classifier, from data to weights."""
 
     kind: ClassVar[str] = "classifier"
@@ -122,21 +143,8 @@ class ClassifierRun(Run):
     """What is trained."""
     data: DataConfig = field(default_factory=DataConfig)
     """On which images."""
-    augment: Augment = field(default_factory=Augment)
-    """What happens to them first."""
-    label_smoothing: float = 0.0
-    """Share of the target that is spread over all classes."""
-    precision: Precision = "float32"
-    """Of the forward pass; "bf16" is PyTorch's autocast. Weights and their updates are float32 in both."""
-    evaluate_on: Literal["validation", "test"] | None = None
-    """By default validation images if there are any, else test images."""
     module: Annotated[str | None, Suppress] = None
     """Name of the class of one's own that is trained instead of a vision transformer, from Python; not rebuilt."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        _check_share("label_smoothing", self.label_smoothing)
-        _check_precision(self.precision)
 
 
 @dataclass(frozen=True)
@@ -185,7 +193,7 @@ class Critical:
 
 
 @dataclass(frozen=True)
-class CaptionerRun(Run):
+class CaptionerRun(PictureRun):
     """One training run of a captioner, from pictures and what people said of them to weights."""
 
     kind: ClassVar[str] = "captioner"
@@ -196,8 +204,6 @@ class CaptionerRun(Run):
     """On which pictures and captions."""
     words: Words = field(default_factory=Words)
     """Which words it knows."""
-    augment: Augment = field(default_factory=Augment)
-    """What happens to the pictures first; where one is flipped, "left" and "right" change places in its caption."""
     captions: int = 1
     """How many captions of each picture a step reads; the picture is looked at once."""
     backward: bool = False
@@ -206,16 +212,10 @@ class CaptionerRun(Run):
     """Weight, 0…1, of predicting all words at once from the picture alone (Tschannen et al. 2023)."""
     bag: float = 0.0
     """Weight of naming, in one breath and in no order, every word of every caption that a picture has."""
-    label_smoothing: float = 0.0
-    """Share of the target that is spread over all words."""
-    precision: Precision = "float32"
-    """Of the forward pass; "bf16" is PyTorch's autocast. Weights and their updates are float32 in both."""
     start: str | None = None
     """A trained vision transformer to begin the encoder with: a run's folder, a saved folder, or a shipped name."""
     beam: int = 1
     """Width of the beam in the evaluations of the run."""
-    evaluate_on: Literal["validation", "test"] | None = None
-    """By default validation pictures if there are any, else test pictures."""
     critical: Critical = field(default_factory=Critical)
     """The second stage."""
 
@@ -228,8 +228,6 @@ class CaptionerRun(Run):
             raise ValueError(f"in_parallel is {self.in_parallel}; expected a weight, 0…1")
         if not 0 <= self.bag < math.inf:
             raise ValueError(f"bag is {self.bag}; expected a weight, zero or more")
-        _check_share("label_smoothing", self.label_smoothing)
-        _check_precision(self.precision)
         for augment in (self.augment, self.critical.augment):
             if augment.mixup or augment.cutmix:
                 raise ValueError("mixup and cutmix make pictures that no caption is true of; leave them at 0")
@@ -247,16 +245,6 @@ class CaptionerRun(Run):
 
 
 RUNS: dict[str, type[ClassifierRun] | type[CaptionerRun]] = {cls.kind: cls for cls in (ClassifierRun, CaptionerRun)}
-
-
-def _check_share(name: str, share: float) -> None:
-    if not 0 <= share < 1:
-        raise ValueError(f"{name} is {share}; expected a share in [0, 1)")
-
-
-def _check_precision(precision: str) -> None:
-    if precision not in get_args(Precision):
-        raise ValueError(f"precision is {precision!r}; expected 'float32' or 'bf16'")
 
 
 @dataclass(frozen=True)

@@ -27,12 +27,5 @@ def write_json(path: Path, data: Any) -> None:
     write_text(path, json.dumps(data, indent=2) + "\n")
 
 
-def read_json(path: Path) -> Any:
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise ValueError(f"{path} is not JSON ({error})") from None
-
-
 def damaged(path: Path, error: Any) -> ValueError:
     return ValueError(f"{path} is damaged or no checkpoint ({error})")

@@ -12,11 +12,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from pellucid.config import from_json, to_json
+from pellucid.config import from_json, read_json, to_json
 from pellucid.runs.checkpoints import Checkpoints
 from pellucid.runs.config import RUNS, CaptionerRun, ClassifierRun, Plan, Run
 from pellucid.runs.environment import describe_environment
-from pellucid.runs.files import read_json, write_json, write_text
+from pellucid.runs.files import write_json, write_text
 
 CONFIG, PLAN, LOG = "config.json", "plan.json", "log.jsonl"
 ENVIRONMENT, TOKENIZER = "environment.json", "tokenizer.json"
@@ -40,10 +40,6 @@ class RunFolder:
     @property
     def is_second_stage(self) -> bool:
         return self.path.name == SECOND_STAGE and (self.path.parent / CONFIG).is_file()
-
-    def holds_run(self) -> bool:
-        """Whether a run has begun here; a saved model has a config.json too, without a recipe."""
-        return self.config_file.is_file() and is_run(read_json(self.config_file))
 
     def create(self, run: Run, files: Mapping[str, str] | None = None) -> None:
         """A new run, with files it needs beside its config; a folder that already holds one is left alone."""

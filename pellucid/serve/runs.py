@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from pellucid.lab.ledger import finite
 from pellucid.runs import Checkpoint, RunFolder
 from pellucid.runs.folder import SECOND_STAGE, kind_of_run
 
@@ -111,7 +112,7 @@ class Runs:
         if not self._is_inside(path) or not path.is_file() or path.stat().st_size > LARGEST:
             return {}
         try:
-            data = _finite(json.loads(path.read_text(encoding="utf-8")))
+            data = finite(json.loads(path.read_text(encoding="utf-8")))
         except (ValueError, RecursionError, OSError):
             return {}
         return data if isinstance(data, dict) else {}
@@ -199,12 +200,3 @@ def _number(value: Any) -> float | None:
 def _whole(value: Any) -> int | None:
     number = _number(value)
     return int(number) if number is not None and number == int(number) and 0 <= number < 1 << 53 else None
-
-
-def _finite(value: Any) -> Any:
-    """The same with None where there is no JSON number."""
-    if isinstance(value, dict):
-        return {name: _finite(each) for name, each in value.items()}
-    if isinstance(value, list):
-        return [_finite(each) for each in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value

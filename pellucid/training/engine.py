@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import takewhile
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -27,14 +27,9 @@ from pellucid.training.task import Task
 DIVERGED = "begin again with a lower --optim.lr, or with --optim.clip 1"
 
 
-class Observer(Protocol):
-    """Who wants to see a run go on."""
+class Observer:
+    """Who wants to see a run go on; this one doesn't."""
 
-    def began(self, step: int, steps: int) -> None: ...
-    def logged(self, lines: list[dict[str, Any]]) -> None: ...
-
-
-class Silent:
     def began(self, step: int, steps: int) -> None: ...
     def logged(self, lines: list[dict[str, Any]]) -> None: ...
 
@@ -79,7 +74,7 @@ class Engine:
     ):
         self.task, self.run, self.device, self.folder = task, run, device, folder
         self.processes = processes or Processes()
-        self.observer = observer or Silent()
+        self.observer = observer or Observer()
         self.network = parallel(task.model, self.processes, run.parallel, device)
         self.optimizers = make_optimizers(task.model, run.optim)
         parameters = dict(task.model.named_parameters())

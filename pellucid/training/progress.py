@@ -1,8 +1,6 @@
 """Progress for people: a bar with rate and time left on a terminal, lines elsewhere."""
 
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any, Self
 
@@ -11,24 +9,12 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from pellucid.extras import require
 from pellucid.runs.folder import RunFolder
+from pellucid.training.engine import Observer
 
 EVERY = 10.0  # seconds between lines where there is no terminal
 
 
-@contextmanager
-def show_progress(title: str, total: int, unit: str = "steps") -> Iterator[Callable[[int, float], None]]:
-    """Yields a function to be called with the number of steps done and the loss."""
-    with _bar() as bar:
-        task = bar.add_task(title, total=total, rate="", text="")
-
-        def advance(done: int, loss: float) -> None:
-            speed = bar.tasks[task].speed
-            bar.update(task, completed=done, text=f"loss {loss:.4f}", rate=f"{speed:.0f} {unit}/s" if speed else "")
-
-        yield advance
-
-
-class RunDisplay:
+class RunDisplay(Observer):
     """Shows a run as it goes on: loss, accuracy, images a second, time left, and every evaluation.
 
     tensorboard: a folder to write the same figures to.

@@ -1,7 +1,7 @@
 """From a recipe or a run to a trained model: the data is loaded, the task made, the engine run, everything kept."""
 
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import chain, count
 from pathlib import Path
 from typing import Any
@@ -87,20 +87,16 @@ def train_run(
         ) from None
 
 
+@dataclass(frozen=True)
 class Trainer:
     """Where and how a run is trained, whatever it trains."""
 
-    def __init__(
-        self,
-        folder: RunFolder | None,
-        device: torch.device,
-        processes: Processes,
-        resume: bool,
-        progress: bool,
-        tensorboard: bool,
-    ):
-        self.folder, self.device, self.processes = folder, device, processes
-        self.resume, self.progress, self.tensorboard = resume, progress, tensorboard
+    folder: RunFolder | None
+    device: torch.device
+    processes: Processes
+    resume: bool
+    progress: bool
+    tensorboard: bool
 
     def train_classifier(self, run: ClassifierRun, dataset: Any, module: nn.Module | None) -> Result:
         if run.module is not None and module is None:

@@ -3,6 +3,7 @@
 import textwrap
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from jaxtyping import Bool, Float
@@ -65,47 +66,22 @@ def attention_figure(
     panels = 1 if mask is None else 3
     figure = Figure(figsize=_size(weights.T.shape if columns else weights.shape, panels), layout="constrained")
     axes = figure.subplots(1, panels, squeeze=False)[0]
-    image = matrix_panel(
-        axes[0],
-        weights,
-        title=title,
-        queries=queries,
-        keys=keys,
-        query_label=query_label,
-        key_label=key_label,
-        columns=columns,
-        top=top,
-    )
+    names: dict[str, Any] = {"queries": queries, "keys": keys, "columns": columns}
+    labels: dict[str, Any] = {"query_label": query_label, "key_label": key_label}
+    image = matrix_panel(axes[0], weights, title=title, top=top, **names, **labels)
     _scale(figure, image, [axes[0]], weights.shape[1])
     if mask is not None:
-        names = {"queries": queries, "keys": keys, "columns": columns}
         mask_panel(axes[1], mask, title="mask: may attend", **names)
         mask_panel(axes[2], mask, title="the same, added to the scores", additive=-1e4, **names)
     return figure
 
 
 def mask_figure(
-    mask: Bool[Tensor, "q k"],
-    *,
-    title: str = "mask: may attend",
-    queries: Sequence[str] | None = None,
-    keys: Sequence[str] | None = None,
-    query_label: str = "query token",
-    key_label: str = "key token",
-    columns: bool = False,
+    mask: Bool[Tensor, "q k"], *, title: str = "mask: may attend", columns: bool = False, **names: Any
 ) -> Figure:
-    """Which query may see which key, as colours, and as numbers where they fit."""
+    """Which query may see which key, as colours, and as numbers where they fit; names: as of `attention_figure`."""
     figure = Figure(figsize=_size(mask.T.shape if columns else mask.shape, 1), layout="constrained")
-    mask_panel(
-        figure.subplots(),
-        mask,
-        title=title,
-        queries=queries,
-        keys=keys,
-        query_label=query_label,
-        key_label=key_label,
-        columns=columns,
-    )
+    mask_panel(figure.subplots(), mask, title=title, columns=columns, **names)
     may, may_not = (colormaps[COLOUR_MAP](end) for end in (1.0, 0.0))
     shares = [Patch(facecolor=may, label="1: may attend"), Patch(facecolor=may_not, label="0: may not")]
     figure.legend(handles=shares, loc="outside lower center", ncols=2, fontsize=8, frameon=False)

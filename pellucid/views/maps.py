@@ -77,11 +77,7 @@ def maps_figure(
 
 
 def methods_figure(
-    picture: UInt8[Tensor, "c y x"],
-    panels: Sequence[tuple[str, PatchMap, Scale]],
-    *,
-    title: str,
-    rescale: bool = False,
+    picture: UInt8[Tensor, "c y x"], panels: Sequence[tuple[str, PatchMap, Scale]], *, title: str, rescale: bool = False
 ) -> Figure:
     """The picture, then the map of each method over it, on a scale of its own: their units differ."""
     image = pixels(picture)

@@ -40,7 +40,13 @@ class Section:
 def to_html(
     traces: Trace | Sequence[Trace], path: Path | str, *, title: str | None = None, sections: Sequence[Section] = ()
 ) -> None:
-    """Write the traces and the viewer to one HTML file. The same traces and sections, the same bytes."""
+    """Write the traces and the viewer to one HTML file. The same traces and sections, the same bytes.
+
+    >>> import tempfile, torch, pellucid
+    >>> trace = pellucid.load("vit-cifar10").trace(torch.zeros(3, 32, 32))
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     to_html(trace, f"{folder}/report.html")
+    """
     path = Path(path)
     if path.suffix.lower() not in (".html", ".htm"):
         raise ValueError(f"a page is .html; got {str(path)!r}")
