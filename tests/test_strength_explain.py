@@ -1,17 +1,29 @@
 """What a mutation run found untested in explain."""
 
+import pytest
 import torch
 from conftest import randomised
 from speaking import CAPTIONS, captioner, pictures
+from torch.testing import assert_close
 
+from pellucid.data.images import ImageSet
 from pellucid.data.tokenizer import NEVER, CaptionTokenizer
+from pellucid.explain import faithfulness
+from pellucid.explain.flow import LIMIT, flow_decoder
 from pellucid.explain.maps import pixels_of
 from pellucid.explain.words import said_of
+from pellucid.layers.record import Record
+from pellucid.models import ViT, ViTConfig
+
+
+def record(queries: int, keys: int, name: str = "attention") -> Record:
+    q, k = torch.randn(1, 1, queries, 4), torch.randn(1, 1, keys, 4)
+    return Record(name, q, k, k, None, 0.5, False, 0.0, torch.zeros(1, 1, queries, 4))
 
 
 def test_what_is_never_said_is_not_said_to_be_explained_either():
     tokenizer = CaptionTokenizer.train(CAPTIONS, min_count=1)
-    model = randomised(captioner(tokenizer, steps=0)).eval()
+    model = captioner(tokenizer, steps=0)
     pixels = pixels_of(pictures()[:1], model.encoder)
     said = set()
     for seed in range(8):
@@ -20,3 +32,29 @@ def test_what_is_never_said_is_not_said_to_be_explained_either():
         said |= set(said_of(model, pixels)[0].flatten().tolist())
     assert len(said) > 3
     assert said.isdisjoint(NEVER)
+
+
+def test_flow_is_for_few_words_too():
+    words, image = LIMIT + 1, record(3, 3)
+    with pytest.raises(ValueError, match=f"for {LIMIT} tokens at most; got {words}"):
+        flow_decoder([(record(words, words), record(words, 3))], [image], 0)
+    assert flow_decoder([(record(2, 2), record(2, 3))], [image], 0).shape == (1, 3)
+
+
+def test_a_map_that_says_nothing_is_scored_in_an_order_that_the_seed_draws():
+    """Queries and keys of zero attend to all alike: every patch is a tie, and only the seed tells them apart."""
+    config = {"classes": 3, "image": (16, 16), "patch": (4, 4), "width": 16, "depth": 1, "heads": 2}
+    model = randomised(ViT(ViTConfig(**config, mean=(0.5,) * 3, std=(0.25,) * 3))).eval()
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if ".attention.q." in name or ".attention.k." in name:
+                parameter.zero_()
+    images = ImageSet(torch.randint(256, (6, 3, 16, 16), dtype=torch.uint8), torch.zeros(6).long(), ("a", "b", "c"))
+    one, same, other = (faithfulness(model, images, ["raw"], seed=seed, batch=2).deletion for seed in (0, 0, 50))
+    assert_close(one, same)
+    assert_close(one[..., [0, -1]], other[..., [0, -1]])
+    assert not torch.allclose(one, other)
+    later = faithfulness(
+        model, ImageSet(images.images[2:], images.labels[2:], images.classes), ["raw"], seed=2, batch=2
+    )
+    assert_close(one[:, 2:], later.deletion)  # a part is drawn by the seed and the place where it begins
