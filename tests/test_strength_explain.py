@@ -8,12 +8,16 @@ from torch.testing import assert_close
 
 from pellucid.data.images import ImageSet
 from pellucid.data.tokenizer import NEVER, CaptionTokenizer
-from pellucid.explain import faithfulness
-from pellucid.explain.flow import LIMIT, flow_decoder
+from pellucid.explain import explain, faithfulness
+from pellucid.explain.flow import LIMIT, flow, flow_decoder
 from pellucid.explain.maps import pixels_of
 from pellucid.explain.words import said_of
+from pellucid.layers import watch
 from pellucid.layers.record import Record
 from pellucid.models import ViT, ViTConfig
+
+SMALL = {"classes": 3, "image": (16, 16), "patch": (4, 4), "width": 16, "heads": 2}
+SMALL |= {"mean": (0.5, 0.5, 0.5), "std": (0.25, 0.25, 0.25)}
 
 
 def record(queries: int, keys: int, name: str = "attention") -> Record:
@@ -43,8 +47,7 @@ def test_flow_is_for_few_words_too():
 
 def test_a_map_that_says_nothing_is_scored_in_an_order_that_the_seed_draws():
     """Queries and keys of zero attend to all alike: every patch is a tie, and only the seed tells them apart."""
-    config = {"classes": 3, "image": (16, 16), "patch": (4, 4), "width": 16, "depth": 1, "heads": 2}
-    model = randomised(ViT(ViTConfig(**config, mean=(0.5,) * 3, std=(0.25,) * 3))).eval()
+    model = randomised(ViT(ViTConfig(**SMALL, depth=1))).eval()
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if ".attention.q." in name or ".attention.k." in name:
@@ -58,3 +61,23 @@ def test_a_map_that_says_nothing_is_scored_in_an_order_that_the_seed_draws():
         model, ImageSet(images.images[2:], images.labels[2:], images.classes), ["raw"], seed=2, batch=2
     )
     assert_close(one[:, 2:], later.deletion)  # a part is drawn by the seed and the place where it begins
+
+
+@pytest.mark.parametrize("start", [0, 2])
+def test_through_one_layer_flows_what_its_pipes_hold(start):
+    image = record(3, 3)
+    expected = image.weights().mean(1)[:, start] / 2
+    expected[:, start] += 0.5  # what the residual carries
+    assert_close(flow([image], start), expected)
+
+
+def test_the_raw_map_is_of_the_layer_and_head_that_are_asked_for():
+    model = randomised(ViT(ViTConfig(**SMALL, depth=2))).eval()
+    image = torch.randint(256, (3, 16, 16), dtype=torch.uint8)
+    with watch(model) as seen, torch.no_grad():
+        model(pixels_of(image[None], model))
+    for layer, each in enumerate(seen.values()):
+        rows = each.row(0)[0]
+        for head, expected in ((0, rows[0]), (1, rows[1]), ("mean", rows.mean(0)), ("max", rows.amax(0))):
+            assert_close(explain(model, image, "raw", layer=layer, head=head).values, expected)
+        assert not torch.allclose(rows[0], rows[1])

@@ -7,10 +7,16 @@ from dataclasses import replace
 import pytest
 import torch
 from test_caption_training import made, tiny
+from test_train import CPU, Heard, Lines, Splits, plain, random_splits
+from test_train import tiny as small
 from torch.testing import assert_close
 
+from pellucid.data.images import ImageSet
 from pellucid.data.tokenizer import PAD, UNKNOWN
-from pellucid.training import folder
+from pellucid.recipes import recipe
+from pellucid.training import Engine, folder
+from pellucid.training.classify import Classification, resolved
+from pellucid.training.distributed import Processes
 
 
 def test_the_bag_is_asked_for_where_unknown_is_read_and_nothing_before_it():
@@ -49,3 +55,48 @@ def test_the_commit_is_that_of_the_tree_the_package_runs_from(tmp_path, monkeypa
     commit = folder.environment()["commit"]
     assert len(commit) >= 7
     assert head.startswith(commit)
+
+
+def test_the_figures_of_two_uneven_shares_are_those_of_the_whole(monkeypatch):
+    """Seven pictures are four and three: the mean over the processes weighs each by its pictures."""
+    monkeypatch.setattr("pellucid.training.classify.load", random_splits)
+    run, splits = resolved(small(recipe("vit_digits")))
+    test = ImageSet(splits.test.images[:7], splits.test.labels[:7], splits.test.classes)
+    shares = []
+
+    class Apart(Processes):
+        def mean(self, x):
+            shares.append(x)
+            return x
+
+    for processes in (Apart(0, 2), Apart(1, 2), Processes()):
+        task = Classification(run, Splits(splits.train, None, test), CPU, processes)
+        figures = task.evaluate(task.model)
+    assert torch.stack(shares).mean(0).tolist() == pytest.approx([figures["top1"], figures["loss"]], rel=1e-6)
+    assert shares[0].tolist() != pytest.approx(shares[1].tolist())
+
+
+@pytest.mark.parametrize(("mine", "others", "agreed"), [(0, 0, False), (1, 0, True), (0, 1, True), (1, 1, True)])
+def test_one_process_that_says_so_is_enough(mine, others, agreed, monkeypatch):
+    monkeypatch.setattr(torch.distributed, "all_reduce", lambda x: x.add_(others))
+    assert Processes(0, 2).agree(bool(mine), CPU) is agreed
+
+
+def test_losses_are_told_twice_a_second(monkeypatch):
+    """By a clock that moves a fifth of a second with each step."""
+    now, told = [0.0], []
+
+    class Slow(Lines):
+        def loss(self, *batch):
+            now[0] += 0.2
+            return super().loss(*batch)
+
+    class Counting(Heard):
+        def logged(self, lines):
+            told.append([line["step"] for line in lines])
+
+    monkeypatch.setattr("time.perf_counter", lambda: now[0])
+    run = plain(duration="10 steps")
+    result = Engine(Slow(run), run, CPU, observer=Counting()).fit()
+    assert told == [[1, 2, 3], [4, 5, 6], [7, 8, 9], [10], [10]]  # the last is the evaluation
+    assert result.seconds == pytest.approx(2.0)
