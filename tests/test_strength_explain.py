@@ -10,6 +10,7 @@ from pellucid.data.images import ImageSet
 from pellucid.data.tokenizer import NEVER, CaptionTokenizer
 from pellucid.explain import explain, faithfulness
 from pellucid.explain.flow import LIMIT, flow, flow_decoder
+from pellucid.explain.heads import caption_health
 from pellucid.explain.maps import pixels_of
 from pellucid.explain.words import said_of
 from pellucid.layers import watch
@@ -81,3 +82,17 @@ def test_the_raw_map_is_of_the_layer_and_head_that_are_asked_for():
         for head, expected in ((0, rows[0]), (1, rows[1]), ("mean", rows.mean(0)), ("max", rows.amax(0))):
             assert_close(explain(model, image, "raw", layer=layer, head=head).values, expected)
         assert not torch.allclose(rows[0], rows[1])
+
+
+@pytest.mark.parametrize("apart", ["words", "pictures"])
+def test_maps_that_differ_in_just_enough_raise_no_alarm(apart, monkeypatch):
+    monkeypatch.setattr("pellucid.explain.heads.SAME", 0.25)
+    monkeypatch.setattr("pellucid.explain.heads.CENTRED", 9.0)
+    whole, less, much = (torch.tensor([share, 1 - share, 0, 0]) for share in (1.0, 0.875, 0.75))
+
+    def alarms(other):
+        maps = [torch.stack([whole, other])] if apart == "words" else [whole[None], other[None]]
+        return caption_health(maps, (2, 2)).alarms
+
+    assert alarms(much) == ()
+    assert [apart in alarm for alarm in alarms(less)] == [True]

@@ -96,7 +96,7 @@ def test_losses_are_told_twice_a_second(monkeypatch):
             told.append([line["step"] for line in lines])
 
     monkeypatch.setattr("time.perf_counter", lambda: now[0])
-    run = plain(duration="10 steps")
+    run = plain(duration="10 steps", checkpoint_every="0 steps")
     result = Engine(Slow(run), run, CPU, observer=Counting()).fit()
     assert told == [[1, 2, 3], [4, 5, 6], [7, 8, 9], [10], [10]]  # the last is the evaluation
     assert result.seconds == pytest.approx(2.0)
