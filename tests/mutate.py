@@ -213,7 +213,8 @@ def choose(options: argparse.Namespace, history: History) -> list[Mutant]:
     files = [path for room in options.rooms for path in sorted((ROOT / "pellucid" / room).glob("*.py"))]
     mutants = [m for path in files for m in mutants_of(path) if options.only in (None, m.file)]
     if options.again:
-        return [m for m in mutants if m.id in history and history[m.id][-1]["status"] == "survived"]
+        survived = [m for m in mutants if m.id in history and history[m.id][-1]["status"] == "survived"]
+        return [m for m in survived if (m.file, m.before, m.after) not in explanations()]
     if options.sample:
         by_room = [[m for m in mutants if m.file.split("/")[1] == room] for room in options.rooms]
         for room, inside in zip(options.rooms, by_room, strict=True):
@@ -239,11 +240,15 @@ def run(mutants: list[Mutant], options: argparse.Namespace, history: History) ->
             )
 
 
+def explanations() -> dict[tuple[str, str, str], str]:
+    """By file, line and what it becomes: why no test can see it."""
+    table = json.loads(Path(__file__).with_name("mutants.json").read_text())
+    return {(entry["file"], entry["before"], entry["after"]): entry["reason"] for entry in table}
+
+
 def summarise(history: History, room: str) -> dict[str, Any]:
     """How many mutants there are, how many were killed, and what is said of those that were not."""
-    table = json.loads(Path(__file__).with_name("mutants.json").read_text())
-    reasons = {(entry["file"], entry["before"], entry["after"]): entry["reason"] for entry in table}
-    runs = [runs for runs in history.values() if runs[0]["file"].startswith(f"pellucid/{room}/")]
+    runs, reasons = [each for each in history.values() if each[0]["file"].split("/")[1] == room], explanations()
     survivors = []
     for last in (each[-1] for each in runs if each[-1]["status"] == "survived"):
         change = {name: last[name] for name in ("file", "line", "before", "after")}
@@ -256,7 +261,9 @@ def summarise(history: History, room: str) -> dict[str, Any]:
         counts[why] = sum(survivor["reason"].startswith(why) for survivor in survivors)
     acting = len(runs) - counts["equivalent"] - counts["elsewhere"]
     counts["survived"] = acting - counts["killed"] - counts["timeouts"]
-    counts["survived_at_first"] = sum(each[0]["status"] == "survived" for each in runs) - (len(runs) - acting)
+    counts["killed_by_new_tests"] = sum(
+        each[0]["status"] == "survived" and "strength" in each[-1]["by"] for each in runs
+    )
     score = round(1 - counts["survived"] / acting, 4) if acting else None
     return counts | {"score": score, "survivors": survivors}
 
@@ -270,7 +277,7 @@ def main() -> None:
     parser.add_argument("--sample", type=int, help="so many mutants, evenly over the rooms; all of them unless given")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only", help="the mutants of one file")
-    parser.add_argument("--again", action="store_true", help="those that survived")
+    parser.add_argument("--again", action="store_true", help="those that survived and are not explained")
     parser.add_argument("--longest", type=float, default=60, help="seconds of tests for one mutant")
     parser.add_argument("--report", type=Path, help="write what came of it, and run nothing")
     options = parser.parse_args()

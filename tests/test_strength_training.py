@@ -16,6 +16,7 @@ from pellucid.data.tokenizer import PAD, UNKNOWN
 from pellucid.recipes import recipe
 from pellucid.training import Engine, folder
 from pellucid.training.classify import Classification, resolved
+from pellucid.training.config import Duration
 from pellucid.training.distributed import Processes
 
 
@@ -100,3 +101,9 @@ def test_losses_are_told_twice_a_second(monkeypatch):
     result = Engine(Slow(run), run, CPU, observer=Counting()).fit()
     assert told == [[1, 2, 3], [4, 5, 6], [7, 8, 9], [10], [10]]  # the last is the evaluation
     assert result.seconds == pytest.approx(2.0)
+
+
+def test_minutes_are_no_steps_without_a_pace():
+    assert Duration.parse("2 minutes").steps(steps_per_epoch=1, seconds_per_step=0.5) == 240
+    with pytest.raises(ZeroDivisionError):
+        Duration.parse("2 minutes").steps(steps_per_epoch=1)
