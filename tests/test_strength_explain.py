@@ -96,3 +96,11 @@ def test_maps_that_differ_in_just_enough_raise_no_alarm(apart, monkeypatch):
 
     assert alarms(much) == ()
     assert [apart in alarm for alarm in alarms(less)] == [True]
+
+
+def test_the_gradient_weighted_map_is_the_same_a_few_rows_at_a_time(monkeypatch):
+    model = randomised(ViT(ViTConfig(**SMALL, depth=2)).double()).eval()
+    image = torch.randint(256, (3, 16, 16), dtype=torch.uint8)
+    at_once = explain(model, image, "gradient", target=1).values
+    monkeypatch.setattr("pellucid.ops.exact._BLOCK_NUMBERS", {"cpu": 200})  # of 17 queries, 5
+    assert_close(explain(model, image, "gradient", target=1).values, at_once)

@@ -11,6 +11,7 @@ from test_train import CPU, Heard, Lines, Splits, plain, random_splits
 from test_train import tiny as small
 from torch.testing import assert_close
 
+from pellucid.data.augment import normalised
 from pellucid.data.images import ImageSet
 from pellucid.data.tokenizer import PAD, UNKNOWN
 from pellucid.recipes import recipe
@@ -107,3 +108,19 @@ def test_minutes_are_no_steps_without_a_pace():
     assert Duration.parse("2 minutes").steps(steps_per_epoch=1, seconds_per_step=0.5) == 240
     with pytest.raises(ZeroDivisionError):
         Duration.parse("2 minutes").steps(steps_per_epoch=1)
+
+
+def test_what_a_captioner_reads_is_judged_by_each_next_word():
+    task = made(tiny())
+    figures = task.evaluate(task.model)
+    tokens = task.tokenizer.batch([captions[0] for captions in task.held_out.captions], task.run.model.max_length)
+    losses, right = [], []
+    with torch.no_grad():
+        for i, row in enumerate(tokens.tolist()):
+            said = [token for token in row if token != PAD]
+            image = normalised(task.held_out.images.read(torch.tensor([i])), task.normalise)
+            log_probs = task.model(image, torch.tensor([said[:-1]]))[0].log_softmax(-1)
+            losses += [-log_probs[place, token].item() for place, token in enumerate(said[1:])]
+            right += [log_probs[place].argmax().item() == token for place, token in enumerate(said[1:])]
+    assert figures["loss"] == pytest.approx(sum(losses) / len(losses), rel=1e-4)
+    assert figures["accuracy"] == pytest.approx(sum(right) / len(right))
