@@ -88,7 +88,7 @@ def changes_here(node: Any, function: str) -> Iterator[tuple[str, Any, str]]:
             if isinstance(called, ast.Name) and called.id in TWINS:
                 yield "twin", called, TWINS[called.id]
             elif isinstance(called, ast.Attribute) and called.attr in TWINS:
-                yield "twin", called, f"{ast.unparse(called.value)}.{TWINS[called.attr]}"
+                yield "twin", called, ast.unparse(ast.Attribute(called.value, TWINS[called.attr]))
         case ast.Slice(lower=lower, upper=upper):
             for bound, shift in ((lower, "+"), (upper, "-")):
                 if bound is not None and not isinstance(bound, (ast.Constant, ast.UnaryOp)):

@@ -1,5 +1,7 @@
 """What a mutation run found untested in ops: the same values may come from the wrong place."""
 
+import math
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -73,3 +75,17 @@ def test_a_block_of_one_token_is_the_grid_itself():
     for nothing in (0, (0, 1), (1, 0)):
         with pytest.raises(ValueError, match="expected one or more tokens"):
             masks.block_sparse(grid, nothing)
+
+
+def test_sinusoids_of_another_base():
+    table = positions.sinusoidal(5, 6, start=2, base=100.0, dtype=torch.float64)
+    for i, row in enumerate(table.tolist()):
+        angles = [(2 + i) * 100.0 ** (-2 * j / 6) for j in range(3)]
+        assert row == pytest.approx([f(angle) for angle in angles for f in (math.sin, math.cos)], abs=1e-12)
+    assert not torch.allclose(table, positions.sinusoidal(5, 6, start=2, dtype=torch.float64))
+
+
+def test_a_textbook_mask_has_the_value_and_the_precision_that_are_asked_for():
+    mask = masks.additive(masks.causal(2), -7.0, torch.float64)
+    assert mask.dtype == torch.float64
+    assert mask.tolist() == [[0.0, -7.0], [0.0, 0.0]]

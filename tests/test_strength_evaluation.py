@@ -1,0 +1,31 @@
+"""What a mutation run found untested in evaluation."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from speaking import CAPTIONS, captioner
+from torch import nn
+
+from pellucid.data import ImageSet
+from pellucid.data.augment import Normalise, normalised
+from pellucid.data.tokenizer import CaptionTokenizer
+from pellucid.evaluation.accuracy import classification
+from pellucid.evaluation.speech import blank_picture
+
+NORMALISE = Normalise((0.5, 0.4, 0.3), (0.2, 0.25, 0.3))
+
+
+@pytest.mark.parametrize("count", [1, 2, 5])
+def test_the_loss_is_the_mean_over_however_few_images_there_are(count):
+    model = nn.Sequential(nn.Flatten(), nn.Linear(3 * 4 * 4, 3))
+    pixels, labels = torch.randint(256, (count, 3, 4, 4), dtype=torch.uint8), torch.arange(count) % 3
+    report = classification(model, ImageSet(pixels, labels, ("ant", "bee", "cow")), NORMALISE, batch=2)
+    expected = F.cross_entropy(model(normalised(pixels, NORMALISE)), labels)
+    assert report.loss == pytest.approx(expected.item(), rel=1e-6)
+
+
+def test_a_blank_picture_has_the_mean_colour_in_bytes():
+    model = captioner(CaptionTokenizer.train(CAPTIONS, min_count=1), steps=0)
+    blank = blank_picture(model, Normalise((0.8, 0.0, 1.0), (0.2, 0.2, 0.2)))
+    assert blank.shape == (1, 3, 8, 12)
+    assert [channel.unique().tolist() for channel in blank[0]] == [[204], [0], [255]]

@@ -1,0 +1,126 @@
+"""What a mutation run found untested in training."""
+
+import shutil
+import subprocess
+from dataclasses import replace
+
+import pytest
+import torch
+from test_caption_training import made, tiny
+from test_train import CPU, Heard, Lines, Splits, plain, random_splits
+from test_train import tiny as small
+from torch.testing import assert_close
+
+from pellucid.data.augment import normalised
+from pellucid.data.images import ImageSet
+from pellucid.data.tokenizer import PAD, UNKNOWN
+from pellucid.recipes import recipe
+from pellucid.training import Engine, folder
+from pellucid.training.classify import Classification, resolved
+from pellucid.training.config import Duration
+from pellucid.training.distributed import Processes
+
+
+def test_the_bag_is_asked_for_where_unknown_is_read_and_nothing_before_it():
+    task = made(tiny(bag=0.5, model=replace(tiny().model, zero_branches=False)))
+    (part,) = next(iter(task.batches(0, 1)))
+    with_bag, _ = task.loss(task.model, *part)
+    task.run = replace(task.run, bag=0.0)
+    without, _ = task.loss(task.model, *part)
+    share = task.loader.share(0)
+    images, flipped = task.augmented(share, task.loader.pixels(share), task.run.augment)
+    row = torch.full((len(images), 4), PAD)
+    row[:, 0] = UNKNOWN
+    log_probs = task.model(images, row)[:, 0].log_softmax(-1)
+    bags = task.bags(share, flipped)
+    assert_close(with_bag - without, -0.5 * (bags * log_probs).sum(-1).mean(), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("precision", ["float32", "bf16"])
+def test_half_precision_is_what_a_run_asks_for(precision):
+    task = made(tiny(precision=precision))
+    with task.precision():
+        assert torch.is_autocast_enabled("cpu") == (precision == "bf16")
+    assert not torch.is_autocast_enabled("cpu")
+
+
+@pytest.mark.skipif(shutil.which("git") is None, reason="the commit is git's")
+def test_the_commit_is_that_of_the_tree_the_package_runs_from(tmp_path, monkeypatch):
+    monkeypatch.setattr(folder, "__file__", str(tmp_path / "pellucid" / "training" / "folder.py"))
+    assert folder.environment()["commit"] is None
+    who = ["-c", "user.name=n", "-c", "user.email=e"]
+    for words in (["init", "-q"], [*who, "commit", "-q", "--allow-empty", "-m", "first"]):
+        subprocess.run(["git", "-C", str(tmp_path), *words], check=True)
+    head = subprocess.run(
+        ["git", "-C", str(tmp_path), "rev-parse", "HEAD"], check=True, capture_output=True, text=True
+    ).stdout
+    commit = folder.environment()["commit"]
+    assert len(commit) >= 7
+    assert head.startswith(commit)
+
+
+def test_the_figures_of_two_uneven_shares_are_those_of_the_whole(monkeypatch):
+    """Seven pictures are four and three: the mean over the processes weighs each by its pictures."""
+    monkeypatch.setattr("pellucid.training.classify.load", random_splits)
+    run, splits = resolved(small(recipe("vit_digits")))
+    test = ImageSet(splits.test.images[:7], splits.test.labels[:7], splits.test.classes)
+    shares = []
+
+    class Apart(Processes):
+        def mean(self, x):
+            shares.append(x)
+            return x
+
+    for processes in (Apart(0, 2), Apart(1, 2), Processes()):
+        task = Classification(run, Splits(splits.train, None, test), CPU, processes)
+        figures = task.evaluate(task.model)
+    assert torch.stack(shares).mean(0).tolist() == pytest.approx([figures["top1"], figures["loss"]], rel=1e-6)
+    assert shares[0].tolist() != pytest.approx(shares[1].tolist())
+
+
+@pytest.mark.parametrize(("mine", "others", "agreed"), [(0, 0, False), (1, 0, True), (0, 1, True), (1, 1, True)])
+def test_one_process_that_says_so_is_enough(mine, others, agreed, monkeypatch):
+    monkeypatch.setattr(torch.distributed, "all_reduce", lambda x: x.add_(others))
+    assert Processes(0, 2).agree(bool(mine), CPU) is agreed
+
+
+def test_losses_are_told_twice_a_second(monkeypatch):
+    """By a clock that moves a fifth of a second with each step."""
+    now, told = [0.0], []
+
+    class Slow(Lines):
+        def loss(self, *batch):
+            now[0] += 0.2
+            return super().loss(*batch)
+
+    class Counting(Heard):
+        def logged(self, lines):
+            told.append([line["step"] for line in lines])
+
+    monkeypatch.setattr("time.perf_counter", lambda: now[0])
+    run = plain(duration="10 steps", checkpoint_every="0 steps")
+    result = Engine(Slow(run), run, CPU, observer=Counting()).fit()
+    assert told == [[1, 2, 3], [4, 5, 6], [7, 8, 9], [10], [10]]  # the last is the evaluation
+    assert result.seconds == pytest.approx(2.0)
+
+
+def test_minutes_are_no_steps_without_a_pace():
+    assert Duration.parse("2 minutes").steps(steps_per_epoch=1, seconds_per_step=0.5) == 240
+    with pytest.raises(ZeroDivisionError):
+        Duration.parse("2 minutes").steps(steps_per_epoch=1)
+
+
+def test_what_a_captioner_reads_is_judged_by_each_next_word():
+    task = made(tiny())
+    figures = task.evaluate(task.model)
+    tokens = task.tokenizer.batch([captions[0] for captions in task.held_out.captions], task.run.model.max_length)
+    losses, right = [], []
+    with torch.no_grad():
+        for i, row in enumerate(tokens.tolist()):
+            said = [token for token in row if token != PAD]
+            image = normalised(task.held_out.images.read(torch.tensor([i])), task.normalise)
+            log_probs = task.model(image, torch.tensor([said[:-1]]))[0].log_softmax(-1)
+            losses += [-log_probs[place, token].item() for place, token in enumerate(said[1:])]
+            right += [log_probs[place].argmax().item() == token for place, token in enumerate(said[1:])]
+    assert figures["loss"] == pytest.approx(sum(losses) / len(losses), rel=1e-4)
+    assert figures["accuracy"] == pytest.approx(sum(right) / len(right))
