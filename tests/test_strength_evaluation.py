@@ -3,6 +3,7 @@
 import pytest
 import torch
 import torch.nn.functional as F
+from pellucid.evaluation.speech import blank_picture
 from speaking import CAPTIONS, captioner
 from torch import nn
 
@@ -10,7 +11,6 @@ from pellucid.data import ImageSet
 from pellucid.data.augment import Normalise, normalised
 from pellucid.data.tokenizer import CaptionTokenizer
 from pellucid.evaluation.accuracy import classification
-from pellucid.evaluation.speech import blank_picture
 
 NORMALISE = Normalise((0.5, 0.4, 0.3), (0.2, 0.25, 0.3))
 

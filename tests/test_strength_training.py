@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from pellucid.training.config import Duration
 from test_caption_training import made, tiny
 from test_train import CPU, Heard, Lines, Splits, plain, random_splits
 from test_train import tiny as small
@@ -17,7 +18,6 @@ from pellucid.data.tokenizer import PAD, UNKNOWN
 from pellucid.recipes import recipe
 from pellucid.training import Engine, folder
 from pellucid.training.classify import Classification, resolved
-from pellucid.training.config import Duration
 from pellucid.training.distributed import Processes
 
 

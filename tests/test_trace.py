@@ -8,8 +8,8 @@ from conftest import randomised
 from speaking import CAPTIONS, captioner, pictures
 from torch.testing import assert_close
 
-from pellucid.decode.captions import write_captions
 from pellucid.data.tokenizer import END, START, CaptionTokenizer
+from pellucid.decode.captions import write_captions
 from pellucid.explain import Trace, explain, explain_caption, trace, trace_caption
 from pellucid.explain.maps import pixels_of
 from pellucid.layers import watch

@@ -20,7 +20,6 @@ from torch import Tensor, nn
 from trainings import TINY, Started, log, losses, tensors, trained, words_for
 
 from pellucid.cli import main
-from pellucid.training import progress as shown
 from pellucid.config import from_json, to_json
 from pellucid.data import DataConfig, ImageSet
 from pellucid.data.sources import Splits
@@ -29,6 +28,7 @@ from pellucid.models import ViTConfig
 from pellucid.recipes import RECIPES, recipe
 from pellucid.runs import ClassifierRun, Duration, Optim, Run, RunFolder
 from pellucid.training import Engine
+from pellucid.training import progress as shown
 from pellucid.training.classify import Classification, resolve
 from pellucid.training.distributed import Processes
 from pellucid.training.reverse import Reversing
