@@ -22,7 +22,7 @@ if "PYTEST_XDIST_WORKER" in os.environ:  # workers share the cores: one thread e
 # a server, a model that is trained first), and each test that took more than 1.5 s with all its parameters, on one core
 # of a busy machine (pytest --durations=0, 2026-11-18).
 SLOW_FILES = "test_compile test_distributed test_docs test_exercises test_explain_memory test_readme test_resume"
-SLOW_FIXTURES = "visit results server bright run_folder"
+SLOW_FIXTURES = "visit outcomes server bright run_folder"
 SLOW_TESTS = """
 test_a_captioner_says_whole_words
 test_a_compiled_model_is_told_so

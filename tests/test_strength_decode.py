@@ -1,6 +1,7 @@
 """What a mutation run found untested in decode."""
 
 import pytest
+import torch
 from test_decode import HOW, contexts, same, talker
 
 from pellucid.decode import beam_search, sample
@@ -12,3 +13,13 @@ def test_what_is_not_asked_for_is_five_beams_the_best_of_them_and_one_draw():
     with pytest.raises(ValueError, match="keep is 6; expected 1 to 5, the number of beams"):
         beam_search(model, context, **HOW, keep=6)
     assert sample(model, context, **HOW).tokens.shape[:2] == (4, 1)
+
+
+def test_what_is_drawn_comes_from_the_generator_that_is_given():
+    model, context = talker(), contexts()
+    found = []
+    for seed, elsewhere in ((1, 1), (1, 2), (2, 1)):
+        torch.manual_seed(elsewhere)
+        found.append(sample(model, context, **HOW, count=5, generator=torch.Generator().manual_seed(seed)))
+    same(found[0], found[1])
+    assert found[0].tokens.tolist() != found[2].tokens.tolist()

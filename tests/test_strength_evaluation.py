@@ -15,12 +15,17 @@ from pellucid.evaluation.accuracy import classification
 NORMALISE = Normalise((0.5, 0.4, 0.3), (0.2, 0.25, 0.3))
 
 
+def images(count: int) -> ImageSet:
+    pixels = torch.randint(256, (count, 3, 4, 4), dtype=torch.uint8)
+    return ImageSet(pixels, torch.arange(count) % 3, ("ant", "bee", "cow"))
+
+
 @pytest.mark.parametrize("count", [1, 2, 5])
 def test_the_loss_is_the_mean_over_however_few_images_there_are(count):
     model = nn.Sequential(nn.Flatten(), nn.Linear(3 * 4 * 4, 3))
-    pixels, labels = torch.randint(256, (count, 3, 4, 4), dtype=torch.uint8), torch.arange(count) % 3
-    report = classification(model, ImageSet(pixels, labels, ("ant", "bee", "cow")), NORMALISE, batch=2)
-    expected = F.cross_entropy(model(normalised(pixels, NORMALISE)), labels)
+    some = images(count)
+    report = classification(model, some, NORMALISE, batch=2)
+    expected = F.cross_entropy(model(normalised(some.images, NORMALISE)), some.labels)
     assert report.loss == pytest.approx(expected.item(), rel=1e-6)
 
 
@@ -29,3 +34,17 @@ def test_a_blank_picture_has_the_mean_colour_in_bytes():
     blank = blank_picture(model, Normalise((0.8, 0.0, 1.0), (0.2, 0.2, 0.2)))
     assert blank.shape == (1, 3, 8, 12)
     assert [channel.unique().tolist() for channel in blank[0]] == [[204], [0], [255]]
+
+
+def test_the_clock_runs_while_the_model_answers(monkeypatch):
+    now = [100.0]
+
+    class Slow(nn.Sequential):
+        def forward(self, x):
+            now[0] += 0.5
+            return super().forward(x)
+
+    monkeypatch.setattr("time.perf_counter", lambda: now[0])
+    report = classification(Slow(nn.Flatten(), nn.Linear(3 * 4 * 4, 3)), images(6), NORMALISE, batch=2)
+    assert report.seconds == pytest.approx(1.5)
+    assert report.images_per_second == pytest.approx(4.0)

@@ -1,7 +1,9 @@
 """What a mutation run found untested in training."""
 
+import platform
 import shutil
 import subprocess
+import sys
 from dataclasses import replace
 
 import pytest
@@ -14,11 +16,17 @@ from torch.testing import assert_close
 
 from pellucid.data.augment import normalised
 from pellucid.data.images import ImageSet
-from pellucid.data.tokenizer import PAD, UNKNOWN
+from pellucid.data.tokenizer import PAD, UNKNOWN, CaptionTokenizer
+from pellucid.evaluation.captions import cider_d
 from pellucid.recipes import recipe
 from pellucid.training import Engine, folder
 from pellucid.training.classify import Classification, resolved
+<<<<<<< HEAD
+=======
+from pellucid.training.config import Duration, Words
+>>>>>>> refs/heads/tests
 from pellucid.training.distributed import Processes
+from pellucid.training.reward import Reward
 
 
 def test_the_bag_is_asked_for_where_unknown_is_read_and_nothing_before_it():
@@ -124,3 +132,39 @@ def test_what_a_captioner_reads_is_judged_by_each_next_word():
             right += [log_probs[place].argmax().item() == token for place, token in enumerate(said[1:])]
     assert figures["loss"] == pytest.approx(sum(losses) / len(losses), rel=1e-4)
     assert figures["accuracy"] == pytest.approx(sum(right) / len(right))
+
+
+def test_a_folder_is_trained_by_one_at_a_time(tmp_path):
+    mine, other = folder.RunFolder(tmp_path), folder.RunFolder(tmp_path)
+    with mine.alone(), pytest.raises(ValueError, match="is being trained by another process"), other.alone():
+        pass
+    with other.alone():  # and by another afterwards
+        pass
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="other C libraries can't be told")
+def test_the_c_library_says_that_it_was_told():
+    code = "from pellucid.training.memory import keep_freed_memory; print(keep_freed_memory())"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "True\n"
+
+
+def test_a_word_of_five_captions_is_known_unless_asked_otherwise():
+    words = Words()
+    captions = ["dog"] * 5 + ["cat"] * 4
+    tokenizer = CaptionTokenizer.train(captions, kind=words.kind, min_count=words.min_count, size=words.size)
+    assert tokenizer.encode("dog") != [UNKNOWN]
+    assert tokenizer.encode("cat") == [UNKNOWN]
+
+
+@pytest.mark.parametrize("length", [2, 3, 4, 5])
+def test_captions_of_hardly_any_words_are_rewarded_as_they_are_scored(length):
+    """References and captions just as long as the longest n-gram, and shorter."""
+    generator = torch.Generator().manual_seed(length)
+    references, captions = (torch.randint(3, 7, (6, 2, length), generator=generator) for _ in range(2))
+    captions[0] = references[0]
+    rewards = Reward(references, vocabulary=7, pad=PAD)(torch.arange(6), captions)
+    spelled = [[[str(word) for word in row] for row in rows] for rows in references.tolist()]
+    for which in range(2):
+        said = [[str(word) for word in rows[which]] for rows in captions.tolist()]
+        assert rewards[:, which].double().mean().item() == pytest.approx(cider_d(said, spelled), abs=1e-5)
+    assert rewards[0].min() > rewards[1:].min()

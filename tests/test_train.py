@@ -308,7 +308,7 @@ def test_what_a_folder_holds(run_folder):
         "tensorboard",
     }
     assert {path.name for path in (folder / "checkpoints").iterdir()} == {"last.safetensors", "best.safetensors"}
-    config = RunFolder(folder).config()
+    config = RunFolder(folder).run()
     assert (config.recipe, config.batch, config.model.width, config.model.classes) == ("vit_digits", 16, 16, 10)
     environment = json.loads((folder / "environment.json").read_text())
     assert {"packages", "python", "commit", "device", "cores", "date"} <= set(environment)
