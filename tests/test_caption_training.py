@@ -304,11 +304,11 @@ def test_a_flipped_picture_is_rewarded_for_the_mirrored_caption(monkeypatch):
     share = task.loader.share(0)
     _, flipped = task.augmented(share, task.loader.pixels(share), task.run.augment)
     true = task.mirrored_where(flipped, task.known.tokens[share.image])[..., 1:].expand(-1, 2, -1)
-    monkeypatch.setattr(task, "_drawn", lambda images, count: true)
+    monkeypatch.setattr(task, "_sample", lambda images, count: true)
     pixels = task.loader.pixels(share)
     _, figures = task.share_loss(task.model, share, pixels)
     assert figures["reward"] == pytest.approx(task.reward(share.image, task.known.tokens[share.image][..., 1:]).mean())
-    monkeypatch.setattr(task, "_drawn", lambda images, count: task.mirrored[true])
+    monkeypatch.setattr(task, "_sample", lambda images, count: task.mirrored[true])
     assert task.share_loss(task.model, share, pixels)[1]["reward"] < figures["reward"]
 
 
@@ -342,7 +342,7 @@ def test_only_what_is_better_is_moved():
         torch.manual_seed(2)
         losses[only] = task.share_loss(task.model, share, task.loader.pixels(share))[0].item()
         torch.manual_seed(2)
-        said = task._drawn(task.augmented(share, task.loader.pixels(share), task.run.augment)[0], 3)
+        said = task._sample(task.augmented(share, task.loader.pixels(share), task.run.augment)[0], 3)
     rewards = task.reward(share.image, said)
     gain = rewards - (rewards.sum(1, keepdim=True) - rewards) / 2
     assert (gain < 0).any()

@@ -3,14 +3,12 @@
 import pytest
 import torch
 import torch.nn.functional as F
-from pellucid.evaluation.speech import blank_picture
-from speaking import CAPTIONS, captioner
 from torch import nn
 
 from pellucid.data import ImageSet
 from pellucid.data.augment import Normalise, normalised
-from pellucid.data.tokenizer import CaptionTokenizer
-from pellucid.evaluation.accuracy import classification
+from pellucid.data.reader import PictureReader
+from pellucid.evaluation.accuracy import evaluate_classifier
 
 NORMALISE = Normalise((0.5, 0.4, 0.3), (0.2, 0.25, 0.3))
 
@@ -24,16 +22,15 @@ def images(count: int) -> ImageSet:
 def test_the_loss_is_the_mean_over_however_few_images_there_are(count):
     model = nn.Sequential(nn.Flatten(), nn.Linear(3 * 4 * 4, 3))
     some = images(count)
-    report = classification(model, some, NORMALISE, batch=2)
+    report = evaluate_classifier(model, some, NORMALISE, batch=2)
     expected = F.cross_entropy(model(normalised(some.images, NORMALISE)), some.labels)
     assert report.loss == pytest.approx(expected.item(), rel=1e-6)
 
 
 def test_a_blank_picture_has_the_mean_colour_in_bytes():
-    model = captioner(CaptionTokenizer.train(CAPTIONS, min_count=1), steps=0)
-    blank = blank_picture(model, Normalise((0.8, 0.0, 1.0), (0.2, 0.2, 0.2)))
-    assert blank.shape == (1, 3, 8, 12)
-    assert [channel.unique().tolist() for channel in blank[0]] == [[204], [0], [255]]
+    blank = PictureReader((8, 12), 3, Normalise((0.8, 0.0, 1.0), (0.2, 0.2, 0.2))).blank()
+    assert blank.shape == (3, 8, 12)
+    assert [channel.unique().tolist() for channel in blank] == [[204], [0], [255]]
 
 
 def test_the_clock_runs_while_the_model_answers(monkeypatch):
@@ -45,6 +42,6 @@ def test_the_clock_runs_while_the_model_answers(monkeypatch):
             return super().forward(x)
 
     monkeypatch.setattr("time.perf_counter", lambda: now[0])
-    report = classification(Slow(nn.Flatten(), nn.Linear(3 * 4 * 4, 3)), images(6), NORMALISE, batch=2)
+    report = evaluate_classifier(Slow(nn.Flatten(), nn.Linear(3 * 4 * 4, 3)), images(6), NORMALISE, batch=2)
     assert report.seconds == pytest.approx(1.5)
     assert report.images_per_second == pytest.approx(4.0)

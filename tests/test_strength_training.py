@@ -8,7 +8,6 @@ from dataclasses import replace
 
 import pytest
 import torch
-from pellucid.training.config import Duration
 from test_caption_training import made, tiny
 from test_train import CPU, Heard, Lines, Splits, plain, random_splits
 from test_train import tiny as small
@@ -19,12 +18,10 @@ from pellucid.data.images import ImageSet
 from pellucid.data.tokenizer import PAD, UNKNOWN, CaptionTokenizer
 from pellucid.evaluation.captions import cider_d
 from pellucid.recipes import recipe
-from pellucid.training import Engine, folder
-from pellucid.training.classify import Classification, resolved
-<<<<<<< HEAD
-=======
-from pellucid.training.config import Duration, Words
->>>>>>> refs/heads/tests
+from pellucid.runs import environment, folder
+from pellucid.runs.config import Duration, Words
+from pellucid.training import Engine
+from pellucid.training.classify import Classification, resolve
 from pellucid.training.distributed import Processes
 from pellucid.training.reward import Reward
 
@@ -54,23 +51,23 @@ def test_half_precision_is_what_a_run_asks_for(precision):
 
 @pytest.mark.skipif(shutil.which("git") is None, reason="the commit is git's")
 def test_the_commit_is_that_of_the_tree_the_package_runs_from(tmp_path, monkeypatch):
-    monkeypatch.setattr(folder, "__file__", str(tmp_path / "pellucid" / "training" / "folder.py"))
-    assert folder.environment()["commit"] is None
+    monkeypatch.setattr(environment, "__file__", str(tmp_path / "pellucid" / "runs" / "environment.py"))
+    assert environment.find_commit() is None
     who = ["-c", "user.name=n", "-c", "user.email=e"]
     for words in (["init", "-q"], [*who, "commit", "-q", "--allow-empty", "-m", "first"]):
         subprocess.run(["git", "-C", str(tmp_path), *words], check=True)
     head = subprocess.run(
         ["git", "-C", str(tmp_path), "rev-parse", "HEAD"], check=True, capture_output=True, text=True
     ).stdout
-    commit = folder.environment()["commit"]
+    commit = environment.find_commit()
     assert len(commit) >= 7
     assert head.startswith(commit)
 
 
 def test_the_figures_of_two_uneven_shares_are_those_of_the_whole(monkeypatch):
     """Seven pictures are four and three: the mean over the processes weighs each by its pictures."""
-    monkeypatch.setattr("pellucid.training.classify.load", random_splits)
-    run, splits = resolved(small(recipe("vit_digits")))
+    monkeypatch.setattr("pellucid.training.classify.load_images", random_splits)
+    run, splits = resolve(small(recipe("vit_digits")))
     test = ImageSet(splits.test.images[:7], splits.test.labels[:7], splits.test.classes)
     shares = []
 
@@ -168,3 +165,10 @@ def test_captions_of_hardly_any_words_are_rewarded_as_they_are_scored(length):
         said = [[str(word) for word in rows[which]] for rows in captions.tolist()]
         assert rewards[:, which].double().mean().item() == pytest.approx(cider_d(said, spelled), abs=1e-5)
     assert rewards[0].min() > rewards[1:].min()
+
+
+@pytest.mark.parametrize("wrong", [{"batch": 0}, {"duration": "two steps"}, {"parallel": "both"}])
+def test_a_captioner_is_refused_what_any_run_is_refused(wrong):
+    run = tiny()
+    with pytest.raises(ValueError, match=f"{next(iter(wrong))} is "):
+        replace(run, **wrong)
