@@ -25,6 +25,7 @@ check: setup
 	$(BIN)/ruff check .
 	$(BIN)/pyright
 	$(BIN)/lint-imports
+	$(BIN)/python benchmarks/tables.py --check
 
 quick: setup # every room in a minute
 	$(BIN)/pytest -n 2 --dist loadfile -m 'not slow'
@@ -48,6 +49,8 @@ bench: setup
 	$(BIN)/python benchmarks/decoding.py
 	$(BIN)/python benchmarks/server.py
 	$(BIN)/python benchmarks/faithfulness.py --half
+	$(BIN)/python benchmarks/claims.py
+	$(BIN)/python benchmarks/summaries.py
 
 clean:
 	rm -rf .venv .pytest_cache .ruff_cache .hypothesis .import_linter_cache

@@ -64,8 +64,8 @@ def pointing(attention: Sequence[Tensor], boxes: Sequence[Boxes], size: tuple[in
 
     >>> maps = torch.zeros(1, 1, 2, 2, 2)
     >>> maps[..., 0, 1, 1] = 1.0                                    # the first word looks at the lower right
-    >>> found = pointing([maps], [[[(5, 5, 8, 8)], []]], (8, 8))    # the second names nothing
-    >>> found.share(found.best), found.words, found.chance
+    >>> game = pointing([maps], [[[(5, 5, 8, 8)], []]], (8, 8))    # the second names nothing
+    >>> game.share(game.best), game.words, game.chance
     (1.0, 1, 0.25)
     """
     if len(attention) != len(boxes):

@@ -28,8 +28,8 @@ def explain(
 
     >>> from pellucid.models import ViTConfig
     >>> config = ViTConfig(width=32, depth=2, heads=2, mean=(0.5, 0.5, 0.5), std=(0.25, 0.25, 0.25))
-    >>> found = explain(ViT(config), torch.zeros(3, 32, 32, dtype=torch.uint8), "rollout", target=3)
-    >>> found.target, found.values.shape, round(found.values.sum().item(), 4)       # a class token and 8 × 8 patches
+    >>> rolled = explain(ViT(config), torch.zeros(3, 32, 32, dtype=torch.uint8), "rollout", target=3)
+    >>> rolled.target, rolled.values.shape, round(rolled.values.sum().item(), 4)       # a class token and 8 × 8 patches
     ('3', torch.Size([65]), 1.0)
     """
     names = class_names(model)

@@ -36,7 +36,7 @@ def timelapse(
     target: int | str | None = None,
 ) -> tuple[Moment, ...]:
     """target: the class to explain at each step, by number or name; the likeliest to the model then unless given."""
-    found = []
+    moments = []
     for step, model in models:
         names = class_names(model)
         wanted = target_of(target, names)
@@ -45,8 +45,8 @@ def timelapse(
             values = look.map(method, last=True)[0]
         shares = look.output.detach()[0].float().softmax(-1)
         answer = int(shares.argmax()) if wanted is None else wanted
-        found.append(Moment(step, Map(method, names[answer], None, values), float(shares[answer])))
-    return tuple(found)
+        moments.append(Moment(step, Map(method, names[answer], None, values), float(shares[answer])))
+    return tuple(moments)
 
 
 def timelapse_caption(

@@ -40,18 +40,18 @@ class Pretrained(ModelHubMixin, Generic[Config], library_name="pellucid"):
 
     @classmethod
     def from_pretrained(
-        cls, pretrained_model_name_or_path: str | Path, *, map_location: str = "cpu", **asked: Any
+        cls, pretrained_model_name_or_path: str | Path, *, map_location: str = "cpu", **options: Any
     ) -> Self:
-        """The model in a folder or on the Hub, for inference. asked: revision, cache_dir and the like, for the Hub."""
+        """The model in a folder or on the Hub, for inference. options: revision, cache_dir and the like, for the Hub."""
         # The mixin's own method would read config.json too, and fall over what `read_config` says in a sentence.
-        unknown = sorted(set(asked) - set(FOR_THE_HUB))
+        unknown = sorted(set(options) - set(FOR_THE_HUB))
         if unknown:
             raise ValueError(f"from_pretrained doesn't know {', '.join(unknown)}; expected {', '.join(FOR_THE_HUB)}")
-        return cls._from_pretrained(model_id=str(pretrained_model_name_or_path), map_location=map_location, **asked)
+        return cls._from_pretrained(model_id=str(pretrained_model_name_or_path), map_location=map_location, **options)
 
     @classmethod
-    def _from_pretrained(cls, *, model_id: str, map_location: str = "cpu", **asked: Any) -> Self:
-        files = [_file(model_id, name, asked) for name in (CONFIG, WEIGHTS)]
+    def _from_pretrained(cls, *, model_id: str, map_location: str = "cpu", **options: Any) -> Self:
+        files = [_file(model_id, name, options) for name in (CONFIG, WEIGHTS)]
         model = cls(read_config(cls, files[0]))  # pyright: ignore[reportCallIssue]
         assert isinstance(model, nn.Module)
         load_strictly(model, read_weights(files[1]), files[1])
@@ -94,10 +94,10 @@ def load_strictly(model: nn.Module, weights: dict[str, Tensor], source: Any) -> 
             value.copy_(weights[key])
 
 
-def _file(model_id: str, name: str, asked: dict[str, Any]) -> Path:
+def _file(model_id: str, name: str, options: dict[str, Any]) -> Path:
     if Path(model_id).is_dir():
         path = Path(model_id) / name
         if not path.is_file():
             raise ValueError(f"{model_id} holds no {name}; expected a folder with {CONFIG} and {WEIGHTS}")
         return path
-    return Path(hf_hub_download(model_id, name, **asked))
+    return Path(hf_hub_download(model_id, name, **options))

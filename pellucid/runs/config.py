@@ -262,12 +262,12 @@ class Duration:
 
     @classmethod
     def parse(cls, text: str, name: str = "duration") -> "Duration":
-        found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(step|epoch|minute)s?\s*", text)
-        if found is None:
+        match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(step|epoch|minute)s?\s*", text)
+        if match is None:
             raise ValueError(
                 f"{name} is {text!r}; expected a number and a unit, as '400 steps', '50 epochs', '10 minutes'"
             )
-        return cls(float(found[1]), found[2] + "s")  # pyright: ignore[reportArgumentType]
+        return cls(float(match[1]), match[2] + "s")  # pyright: ignore[reportArgumentType]
 
     def steps(self, *, steps_per_epoch: float, seconds_per_step: float = 0.0) -> int:
         if self.amount == 0:

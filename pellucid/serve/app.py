@@ -55,10 +55,10 @@ def create_app(
     app.add_middleware(Guard, names=tuple(names), token=token)
 
     @app.get("/api/health")
-    async def health(_: Annotated[schemas.Nothing, Query()]) -> schemas.Health:
+    async def health(_: Annotated[schemas.Nothing, Query()]) -> schemas.ServerHealth:
         """Whether the server is there, and what it takes."""
         taken = schemas.Bounds(bytes=bounds.bytes, pixels=bounds.pixels, seconds=bounds.seconds)
-        return schemas.Health(status="ready", version=__version__, requests=door.inside, limits=taken)
+        return schemas.ServerHealth(status="ready", version=__version__, requests=door.inside, limits=taken)
 
     app.include_router(looking(models, door, worker, bounds), prefix="/api")
     app.include_router(training(Runs(runs), door, worker, bounds), prefix="/api")

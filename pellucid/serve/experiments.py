@@ -41,16 +41,16 @@ def experiments(door: Door, worker: Worker) -> APIRouter:
     kept: dict[tuple[str, Any], dict[str, Any]] = {}  # the oldest first
 
     @routes.get("/lab")
-    async def list_experiments(_: Annotated[schemas.Nothing, InQuery()]) -> list[schemas.Experiment]:
+    async def list_experiments(_: Annotated[schemas.Nothing, InQuery()]) -> list[schemas.ExperimentSummary]:
         """The experiments on attention, in an order that teaches, with what can be changed of each."""
         words = ("name", "title", "statement", "formula", "predict", "fails")
         return [
-            schemas.Experiment(**{word: getattr(one, word) for word in words}, parameters=list(changeable(one)))
+            schemas.ExperimentSummary(**{word: getattr(one, word) for word in words}, parameters=list(changeable(one)))
             for one in EXPERIMENTS.values()
         ]
 
     @routes.get("/lab/{name}", responses=documented(404, 503), openapi_extra={"parameters": [PARAMETERS]})
-    async def run_experiment(request: Request, name: Annotated[str, Path()]) -> schemas.Outcome:
+    async def run_experiment(request: Request, name: Annotated[str, Path()]) -> schemas.ExperimentPage:
         """Run one, and tell what came out: numbers, panels to be drawn, and verdicts."""
         one = EXPERIMENTS.get(name)
         if one is None:
@@ -61,7 +61,7 @@ def experiments(door: Door, worker: Worker) -> APIRouter:
                 page = await asyncio.wrap_future(worker.submit(name, answer, (one, parameters)))
             except ValueError as error:
                 raise Problem(422, str(error)) from None
-        return schemas.Outcome(**page)
+        return schemas.ExperimentPage(**page)
 
     def answer(requests: list[tuple[Experiment, Any]]) -> list[dict[str, Any]]:
         """Kept here, and not by who asks: they may have gone when a long experiment ends, and come again."""

@@ -91,10 +91,10 @@ class Guard:
         return refused(401, "a token is needed: send the header Authorization: Bearer TOKEN")
 
     def _is_ours(self, host: str) -> bool:
-        found = HOST.fullmatch(host)
-        if found is None:
+        match = HOST.fullmatch(host)
+        if match is None:
             return False
-        name = found["name"].lower()
+        name = match["name"].lower()
         return name in self.names or _is_address(name.strip("[]"))
 
     def _knows(self, headers: Headers) -> bool:

@@ -116,14 +116,14 @@ def add_listings(routes: APIRouter, models: Mapping[str, ReadyModel]) -> None:
     """What there is to ask, and pictures to begin with."""
 
     @routes.get("/models")
-    async def list_models(_: Annotated[schemas.Nothing, Query()]) -> list[schemas.Model]:
+    async def list_models(_: Annotated[schemas.Nothing, Query()]) -> list[schemas.ModelEntry]:
         """The models that can be query."""
-        return [schemas.Model(**describe_model(model)) for model in models.values()]
+        return [schemas.ModelEntry(**describe_model(model)) for model in models.values()]
 
     @routes.get("/samples")
-    async def list_samples(_: Annotated[schemas.Nothing, Query()]) -> list[schemas.Sample]:
+    async def list_samples(_: Annotated[schemas.Nothing, Query()]) -> list[schemas.SampleEntry]:
         """Pictures to begin with."""
-        return [schemas.Sample(name=s.name, title=s.title, kind=s.kind) for s in samples().values()]
+        return [schemas.SampleEntry(name=s.name, title=s.title, kind=s.kind) for s in samples().values()]
 
     @routes.get(
         "/samples/{name}",

@@ -35,9 +35,9 @@ def pages() -> APIRouter:
     @routes.get("/page/{name}")
     @routes.get("/viewer/{name:path}")
     async def part(request: Request, name: str) -> Response:
-        found = files.get(request.url.path.removeprefix("/"))
-        if found is None:
+        file = files.get(request.url.path.removeprefix("/"))
+        if file is None:
             raise Problem(404, f"the page has no part {name[:80]!r}")
-        return Response(found[0], media_type=found[1], headers={"Cache-Control": "no-cache"})
+        return Response(file[0], media_type=file[1], headers={"Cache-Control": "no-cache"})
 
     return routes

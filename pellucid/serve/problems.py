@@ -55,13 +55,13 @@ def documented(*codes: int) -> dict[int | str, dict[str, Any]]:
     >>> documented(404)[404]["description"]
     'There is nothing of that name.'
     """
-    found: dict[int | str, dict[str, Any]] = {}
+    responses: dict[int | str, dict[str, Any]] = {}
     for code in codes:
-        found[code] = {"model": Sentence, "description": MEANINGS[code]}
-    if 503 in found:
+        responses[code] = {"model": Sentence, "description": MEANINGS[code]}
+    if 503 in responses:
         seconds = {"description": "Seconds to wait.", "schema": {"type": "integer"}}
-        found[503]["headers"] = {"Retry-After": seconds}
-    return found
+        responses[503]["headers"] = {"Retry-After": seconds}
+    return responses
 
 
 def install(app: FastAPI) -> None:
@@ -78,10 +78,10 @@ def install(app: FastAPI) -> None:
 
     @app.exception_handler(RequestValidationError)
     async def invalid(_: Request, error: RequestValidationError) -> JSONResponse:
-        return refused(422, "; ".join(_told(each) for each in error.errors()))
+        return refused(422, "; ".join(_describe_error(each) for each in error.errors()))
 
 
-def _told(error: dict[str, Any]) -> str:
+def _describe_error(error: dict[str, Any]) -> str:
     """One of pydantic's findings: which parameter, what came, what was expected."""
     name = str(error["loc"][-1]) if error["loc"] else "the request"
     if error["type"] == "missing":

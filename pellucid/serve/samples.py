@@ -30,12 +30,12 @@ class Sample:
 @cache
 def samples() -> dict[str, Sample]:
     """All of them by name."""
-    found = [
+    pictures = [
         *(_file(PICTURES / f"{name}.png", "drawing", name) for name in ("ship", "airplane", "truck")),
         *(_file(PICTURES / f"{name}.jpg", "photograph", title) for name, title in _TITLES.items()),
         *_scenes(),
     ]
-    return {sample.name: sample for sample in found}
+    return {sample.name: sample for sample in pictures}
 
 
 _TITLES = {"flower": "a flower", "china": "a temple in China"}
@@ -51,9 +51,9 @@ def _scenes() -> list[Sample]:
     test = make_scenes(SceneConfig(train=1, validation=0, test=SCENE_SAMPLES)).test
     assert test is not None
     pictures = test.images.read(torch.arange(SCENE_SAMPLES)).permute(0, 2, 3, 1).numpy()
-    found = []
+    pictures = []
     for number, (picture, (caption, *_)) in enumerate(zip(pictures, test.captions, strict=True), 1):
         stream = io.BytesIO()
         Image.fromarray(picture).save(stream, "PNG")
-        found.append(Sample(f"scene-{number}", caption, "scene", "image/png", stream.getvalue()))
-    return found
+        pictures.append(Sample(f"scene-{number}", caption, "scene", "image/png", stream.getvalue()))
+    return pictures

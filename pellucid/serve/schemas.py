@@ -59,14 +59,14 @@ class Bounds(BaseModel):
     seconds: float
 
 
-class Health(BaseModel):
+class ServerHealth(BaseModel):
     status: Literal["ready"]
     version: str
     requests: Annotated[int, Field(description="Pictures in the house at this moment.")]
     limits: Bounds
 
 
-class Model(BaseModel):
+class ModelEntry(BaseModel):
     name: str
     kind: Literal["classifier", "captioner"]
     image: Annotated[tuple[int, int], Field(description="Height and width in pixels that it looks at.")]
@@ -85,7 +85,7 @@ class Classes(BaseModel):
     classes: Annotated[list[Class], Field(description="The likeliest, first first.")]
 
 
-class Word(BaseModel):
+class SpokenWord(BaseModel):
     word: str
     probability: float
 
@@ -94,7 +94,7 @@ class OneCaption(BaseModel):
     caption: str
     log_prob: Annotated[float, Field(description="Of the whole sentence, its end included.")]
     score: Annotated[float, Field(description="What it was chosen by.")]
-    words: list[Word]
+    words: list[SpokenWord]
 
 
 class Captions(BaseModel):
@@ -102,7 +102,7 @@ class Captions(BaseModel):
     captions: Annotated[list[OneCaption], Field(description="Best first.")]
 
 
-class Sample(BaseModel):
+class SampleEntry(BaseModel):
     name: str
     title: str
     kind: Annotated[Kind, Field(description="What sort of picture it is.")]
@@ -150,7 +150,7 @@ class Parameter(BaseModel):
     step: Annotated[float, Field(description="What a slider moves by.")]
 
 
-class Experiment(BaseModel):
+class ExperimentSummary(BaseModel):
     name: str
     title: str
     statement: Annotated[str, Field(description="What is shown.")]
@@ -160,7 +160,7 @@ class Experiment(BaseModel):
     parameters: Annotated[list[Parameter], Field(description="What can be changed; nothing of those that take long.")]
 
 
-class Judged(BaseModel):
+class ClaimEntry(BaseModel):
     """A claim, and what was measured."""
 
     id: str
@@ -172,7 +172,7 @@ class Judged(BaseModel):
     counter_example: str | None
 
 
-class Outcome(BaseModel):
+class ExperimentPage(BaseModel):
     name: str
     title: str
     statement: str
@@ -182,6 +182,6 @@ class Outcome(BaseModel):
     parameters: dict[str, Any]
     numbers: dict[str, int | float | str | None]
     panels: Annotated[list[dict[str, Any]], Field(description="Figures as data: curves, bars or a matrix, by kind.")]
-    claims: list[Judged]
+    claims: list[ClaimEntry]
     failures: Annotated[list[str], Field(description="What speaks against a verdict; nothing when all stand.")]
     fails: str

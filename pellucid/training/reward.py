@@ -41,10 +41,10 @@ class Reward:
         for n, mine in enumerate(keys):
             theirs, weight = self.keys[n][image], self._idf(mine, n)
             often = (mine[..., :, None] == mine[..., None, :]).sum(-1)
-            found = (mine[:, :, None, :, None] == theirs[:, None, :, None, :]).sum(-1)  # b k r t
+            counts = (mine[:, :, None, :, None] == theirs[:, None, :, None, :]).sum(-1)  # b k r t
             # Each different n-gram counts once: every place of it gets its share.
             share = torch.where(mine == NOTHING, 0.0, weight.square() / often)[:, :, None]
-            value = (torch.minimum(often[:, :, None], found) * found * share).sum(-1)
+            value = (torch.minimum(often[:, :, None], counts) * counts * share).sum(-1)
             norms = self._norm(mine, n)[:, :, None] * self.norms[image][:, None, :, n]
             total += torch.where(norms > 0, value / norms.clamp(min=1e-12), value)
         apart = (pairs[:, :, None] - self.pairs[image][:, None]).float()
@@ -64,8 +64,8 @@ class Reward:
     def _idf(self, keys: Int[Tensor, "*rows places"], n: int) -> Float[Tensor, "*rows places"]:
         known, images = self.tables[n]
         at = torch.searchsorted(known, keys).clamp(max=len(known) - 1)
-        found = torch.where(known[at] == keys, images[at], 1)
-        return self.log_images - found.float().log()
+        frequencies = torch.where(known[at] == keys, images[at], 1)
+        return self.log_images - frequencies.float().log()
 
     def _norm(self, keys: Int[Tensor, "*rows places"], n: int) -> Float[Tensor, "*rows"]:
         often = (keys[..., :, None] == keys[..., None, :]).sum(-1)
