@@ -42,7 +42,7 @@ class Pretrained(ModelHubMixin, Generic[Config], library_name="pellucid"):
     def from_pretrained(
         cls, pretrained_model_name_or_path: str | Path, *, map_location: str = "cpu", **options: Any
     ) -> Self:
-        """The model in a folder or on the Hub, for inference. options: revision, cache_dir and the like, for the Hub."""
+        """The model in a folder or on the Hub, for inference. options: for the Hub, as revision and cache_dir."""
         # The mixin's own method would read config.json too, and fall over what `read_config` says in a sentence.
         unknown = sorted(set(options) - set(FOR_THE_HUB))
         if unknown:
