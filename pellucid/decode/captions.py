@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -32,10 +32,10 @@ class Caption:
     words: tuple[str, ...]
     log_prob: float
     score: float
-    word_log_probs: tuple[float, ...]
-    tokens: Int[Tensor, " t"]
-    token_log_probs: Float[Tensor, " t"]
-    attention: Tensor | None = None
+    word_log_probs: tuple[float, ...] = field(repr=False)
+    tokens: Int[Tensor, " t"] = field(repr=False)
+    token_log_probs: Float[Tensor, " t"] = field(repr=False)
+    attention: Tensor | None = field(default=None, repr=False)
 
     def __str__(self) -> str:
         return self.text
