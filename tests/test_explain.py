@@ -16,7 +16,7 @@ from torch.testing import assert_close
 
 from pellucid.data.tokenizer import START, CaptionTokenizer
 from pellucid.explain import METHODS, Look, WordLook, chains, explain, explain_caption
-from pellucid.explain.classes import looking, reading
+from pellucid.explain.classes import look_at, reading
 from pellucid.explain.flow import flow
 from pellucid.explain.maps import pixels_of
 from pellucid.layers import MultiHeadAttention, watch
@@ -168,7 +168,7 @@ def test_every_method_equals_the_materialised_truth(which, monkeypatch):
     assert all(parameter.grad is not None for parameter in model.head.parameters())
     model.zero_grad()
 
-    look = looking(model, pixels, 2)
+    look = look_at(model, pixels, 2)
     assert_close(chains.weigh_start(look.start, look.records[-1]), start)
     for method in ("raw", "rollout", "flow", "gradient", "input gradient"):
         values = look.map(method)
@@ -187,7 +187,7 @@ def test_wrong_rules_miss_the_truth(monkeypatch):
     model, pixels = vit("mean and registers"), pictures()
     start = reading(model, pixels)
     truth = truth_of_class(model, pixels, 2, start, monkeypatch)
-    look = looking(model, pixels, 2)
+    look = look_at(model, pixels, 2)
     forwards = look.records[::-1]
     chains.backward(look.score.sum(), look.records)
     assert not torch.allclose(chains.rollout(forwards, start), truth["rollout"], atol=1e-6)
@@ -195,7 +195,7 @@ def test_wrong_rules_miss_the_truth(monkeypatch):
     assert not torch.allclose(chains.rollout(look.records, 0), truth["rollout"], atol=1e-6)
     assert not torch.allclose(chains.gradient_weighted(forwards, start), truth["gradient"], atol=1e-6)
     assert not torch.allclose(chains.gradient_weighted(look.records[:2], start), truth["gradient"], atol=1e-6)
-    other = looking(model, pixels, 1)
+    other = look_at(model, pixels, 1)
     assert not torch.allclose(other.map("gradient"), truth["gradient"], atol=1e-6)
     assert not torch.allclose(other.map("input gradient"), truth["input gradient"], atol=1e-6)
     assert torch.equal(other.map("rollout"), look.map("rollout"))  # rollout doesn't know what is asked
@@ -204,7 +204,7 @@ def test_wrong_rules_miss_the_truth(monkeypatch):
 
 def test_gradients_of_the_answer_before_are_forgotten():
     model, pixels = vit("class token"), pictures()
-    look = looking(model, pixels, 2)
+    look = look_at(model, pixels, 2)
     first = look.map("gradient")
     look.map("input gradient")
     assert_close(look.map("gradient"), first)
@@ -215,19 +215,19 @@ def test_gradients_of_the_answer_before_are_forgotten():
 
 def test_a_frozen_model_is_explained_too():
     model, pixels = vit("class token"), pictures()
-    expected = looking(model, pixels, 2).map("gradient")
+    expected = look_at(model, pixels, 2).map("gradient")
     model.requires_grad_(False)
-    assert_close(looking(model, pixels, 2).map("gradient"), expected)
+    assert_close(look_at(model, pixels, 2).map("gradient"), expected)
 
 
 def test_each_image_is_explained_for_itself():
     model, pixels = vit("class token"), pictures()
-    both = looking(model, pixels, torch.tensor([2, 0]))
+    both = look_at(model, pixels, torch.tensor([2, 0]))
     for i, target in enumerate((2, 0)):
-        alone = looking(model, pixels[i : i + 1], target)
+        alone = look_at(model, pixels[i : i + 1], target)
         for method in ("raw", "rollout", "flow", "gradient", "input gradient"):
             assert_close(alone.map(method)[0], both.map(method)[i], rtol=0, atol=1e-10)
-    best = looking(model, pixels, None)
+    best = look_at(model, pixels, None)
     assert_close(best.score, model(pixels).amax(1))
 
 
@@ -235,7 +235,7 @@ def test_explain_takes_bytes_and_names():
     model = randomised(ViT(ViTConfig(**BASE, labels=("cat", "dog", "owl", "eel")))).double()
     model.train()
     image = torch.randint(256, (3, 8, 12), dtype=torch.uint8)
-    look = looking(model.eval(), pixels_of(image[None], model), 1)
+    look = look_at(model.eval(), pixels_of(image[None], model), 1)
     model.train()
     for method in METHODS:
         found = explain(model, image, method, target="dog")
@@ -507,7 +507,7 @@ def test_torch_encoder_decoder(monkeypatch):
     ],
 )
 def test_wrong_arguments_are_named(call, message):
-    look = looking(vit("class token"), pictures(), 2)
+    look = look_at(vit("class token"), pictures(), 2)
     with pytest.raises(ValueError, match=message):
         call(look)
 
@@ -519,9 +519,9 @@ def test_what_can_not_be_explained_is_said():
     with pytest.raises(ValueError, match="target is 'cow'; expected one of 0, 1, 2, 3"):
         explain(model, image, target="cow")
     with pytest.raises(ValueError, match="keeps no gradients"):
-        looking(model, pictures(), 2, gradients=False).map("gradient")
+        look_at(model, pictures(), 2, gradients=False).map("gradient")
     with pytest.raises(ValueError, match="watched without gradients"):
-        looking(model, pictures(), 2, gradients=False).map("input gradient")
+        look_at(model, pictures(), 2, gradients=False).map("input gradient")
     with pytest.raises(ValueError, match="pooling is 'none'"):
         explain(ViT(ViTConfig(**(BASE | {"pooling": "none"}))), image)
     with pytest.raises(ValueError, match="put mean and std into its config"):
@@ -554,13 +554,13 @@ def test_records_that_are_no_chain_are_named():
 
 def test_explanations_take_their_gradients_wherever_they_are_asked_for():
     model, pixels = vit("class token"), pictures()
-    expected = looking(model, pixels, 2).map("gradient")
+    expected = look_at(model, pixels, 2).map("gradient")
     with torch.no_grad():
-        assert_close(looking(model, pixels, 2).map("gradient"), expected)
+        assert_close(look_at(model, pixels, 2).map("gradient"), expected)
 
 
 def test_flow_is_for_few_tokens():
     config = ViTConfig(classes=2, image=(34, 34), patch=(2, 2), width=8, depth=1, heads=1, pooling="mean")
-    look = looking(ViT(config), torch.randn(1, 3, 34, 34), 0, gradients=False)
+    look = look_at(ViT(config), torch.randn(1, 3, 34, 34), 0, gradients=False)
     with pytest.raises(ValueError, match="for 256 tokens at most; got 289: use rollout or gradient"):
         look.map("flow")

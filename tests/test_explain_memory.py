@@ -30,7 +30,7 @@ def test_4096_tokens_are_explained_in_little_more_memory_than_the_forward_pass()
 def main() -> None:
     from meter import peak_megabytes
 
-    from pellucid.explain.classes import looking
+    from pellucid.explain.classes import look_at
     from pellucid.explain.words import WordLook
     from pellucid.models import Captioner, CaptionerConfig, ViT, ViTConfig
 
@@ -41,7 +41,7 @@ def main() -> None:
     image, said = torch.randn(1, 3, 128, 128), torch.randint(6, 50, (1, 5))
 
     def of_class(method: str, pixels=image):
-        return looking(model, pixels, 3, gradients="gradient" in method).map(method, last=True)
+        return look_at(model, pixels, 3, gradients="gradient" in method).map(method, last=True)
 
     def of_word(method: str, pixels=image):
         return WordLook.of(speaker, pixels, said, gradients="gradient" in method).map(method, 2, last=True)

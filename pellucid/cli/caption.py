@@ -17,7 +17,7 @@ from pellucid.ready import ReadyCaptioner, load_captioner
 from pellucid.views.captions import caption_figure
 from pellucid.views.figures import check_path, save_figure
 
-AT_ONCE = 16  # pictures that are captioned together
+CAPTION_BATCH = 16  # pictures that are captioned together
 LONGER_SIDE = 480  # pixels of a picture in a figure
 
 
@@ -33,9 +33,9 @@ def caption(options: CaptionOptions) -> None:
         check_path(options.figure)
     paths = find_pictures(options.images)
     model = load_captioner(options.model, pick_device(options.device))
-    check_head(model.model, options.layer, options.head)
+    check_layer_and_head(model.model, options.layer, options.head)
     listed: list[dict[str, Any]] = []
-    for read in read_pictures(paths, model, AT_ONCE):
+    for read in read_pictures(paths, model, CAPTION_BATCH):
         pixels, drawn = [each.pixels for each in read], options.figure is not None
         captions = model.caption(pixels, options.beam, options.n_best, attention=drawn)
         for (number, path, _), best in zip(read, captions, strict=True):
@@ -44,7 +44,7 @@ def caption(options: CaptionOptions) -> None:
                 print(describe_captions(path, best), flush=True)
             if options.figure is not None:
                 place = number_file(options.figure, number, len(paths))
-                save_figure(draw_words(model, path, best[0], options.layer, options.head), place)
+                save_figure(draw_attention(model, path, best[0], options.layer, options.head), place)
                 if not options.json:
                     print(f"figure: {place}")
     if options.json:
@@ -59,7 +59,7 @@ def describe_captions(path: Path, best: list[Caption]) -> str:
     return "\n".join([str(path), *(f"  {each.score:8.3f}  {each}" for each in best)])
 
 
-def check_head(model: Captioner, layer: int | None, head: int | None) -> None:
+def check_layer_and_head(model: Captioner, layer: int | None, head: int | None) -> None:
     layers, heads = model.config.layers, model.config.heads
     if layer is None and head is not None:
         raise ValueError(f"--head {head} is one of a layer; expected a --layer beside it, not None")
@@ -69,7 +69,7 @@ def check_head(model: Captioner, layer: int | None, head: int | None) -> None:
         raise ValueError(f"--head is {head}; expected 0…{heads - 1}")
 
 
-def draw_words(model: ReadyCaptioner, path: Path, best: Caption, layer: int | None, head: int | None) -> Any:
+def draw_attention(model: ReadyCaptioner, path: Path, best: Caption, layer: int | None, head: int | None) -> Any:
     """The picture once for each word, with the attention of one head, or of the mean of several, over it."""
     assert best.attention is not None
     header = probe(path)

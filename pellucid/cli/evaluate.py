@@ -21,7 +21,7 @@ from pellucid.views.training import confusion_figure
 
 FOR_CAPTIONERS = ("beam", "captions", "examples", "meteor", "spice")
 NAMES = ("BLEU-1", "BLEU-2", "BLEU-3", "BLEU-4", "ROUGE-L", "CIDEr-D")
-CONTROLS = ("shuffled", "blank", "fixed", "people")
+CONTROL_ROWS = ("shuffled", "blank", "fixed", "people")
 
 
 def evaluate(options: EvaluateOptions) -> None:
@@ -113,7 +113,7 @@ def tabulate_classes(report: ClassificationReport, title: str) -> str:
 def tabulate_captions(figures: dict[str, Any], title: str) -> str:
     """The official figures times 100, as they stand in papers, and the facts beside them."""
     lines = [title + f", beam {figures['beam']}", "", f"{'':9}" + "".join(f"{name:>12}" for name in NAMES)]
-    for row in ("model", *CONTROLS):
+    for row in ("model", *CONTROL_ROWS):
         values = figures if row == "model" else figures[row]
         cells = (
             ["–"] * len(CAPTION_METRICS)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-from pellucid.data.caption_pictures import Picture, quote, shorten
+from pellucid.data.caption_pictures import PictureFile, quote, shorten
 from pellucid.data.images import one_line, reason
 from pellucid.data.lazy import TOLERATED
 from pellucid.data.listings import some
@@ -55,7 +55,7 @@ class Annotations(NamedTuple):
 class Entry(NamedTuple):
     """An image and its captions."""
 
-    picture: Picture
+    picture: PictureFile
     captions: tuple[str, ...]
 
 
@@ -166,7 +166,7 @@ def assemble(
         elif not sentences:
             problems.add(BARE, name)
         else:
-            entries.append(Entry(Picture(name, file), tuple(sentences)))
+            entries.append(Entry(PictureFile(name, file), tuple(sentences)))
     problems.check(MISSING, len(merged), source)
     problems.check(NO_TEXT, total, source)
     return splits, any(record.split for record, _ in merged.values())

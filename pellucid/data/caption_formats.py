@@ -6,7 +6,7 @@ from pathlib import Path
 from pellucid.data.caption_files import EXPECTED, Annotation, Annotations, CaptionListing, Problems, assemble
 from pellucid.data.caption_json import json_records
 from pellucid.data.caption_pairs import folder_records, has_captions, has_texts, read_shards
-from pellucid.data.caption_pictures import Pictures
+from pellucid.data.caption_pictures import PictureFiles
 from pellucid.data.caption_text import jsonl_records, read_lined
 from pellucid.data.images import one_line
 from pellucid.data.listings import SPLIT_NAMES, some
@@ -30,7 +30,7 @@ def list_captions(name: str, images: str | None, problems: Problems) -> CaptionL
                 raise ValueError(f"{name!r} holds its images itself ({annotations.format}); leave out images")
             splits, is_split = assemble(annotations.records, _own, problems, name)
         else:
-            pictures = Pictures(annotations.folder, Path(images).expanduser() if images is not None else None)
+            pictures = PictureFiles(annotations.folder, Path(images).expanduser() if images is not None else None)
             splits, is_split = assemble(
                 annotations.records, lambda record: pictures.find(str(record.image), record.hint), problems, name
             )

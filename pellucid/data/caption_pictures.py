@@ -17,7 +17,7 @@ DEPTH = 5  # folders below the captions in which images are looked for
 
 
 @dataclass(frozen=True, slots=True)
-class Picture:
+class PictureFile:
     """An image of a caption set. It is brought to a size whole: the caption speaks of all of it."""
 
     name: str
@@ -36,7 +36,7 @@ class Picture:
         return probe(self.content(), name=self.label())
 
 
-class Pictures:
+class PictureFiles:
     """The images below a folder, or in a tar, found by the names that captions give them.
 
     Names are not trusted: one that leads out of `folder` is refused, and nothing is opened but what was found inside.

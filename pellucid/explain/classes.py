@@ -36,12 +36,12 @@ def explain(
     wanted = target_of(target, names)
     with evaluating(model):
         pixels = pixels_of(image[None], model)
-        look = looking(model, pixels, wanted, gradients=needs_gradient([method]))
+        look = look_at(model, pixels, wanted, gradients=needs_gradient([method]))
         values = look.map(method, layer=layer, head=head, seed=seed, last=True)[0]
     return Map(method, names[int(look.output[0].argmax()) if wanted is None else wanted], None, values)
 
 
-def looking(
+def look_at(
     model: ViT, pixels: Float[Tensor, "b c y x"], target: int | Int[Tensor, " b"] | None, *, gradients: bool = True
 ) -> Look:
     """Watch the model, which is not training, look at normalised images; the score is the logit of the target.

@@ -20,7 +20,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from pellucid.data.listings import Images
-from pellucid.explain.classes import looking
+from pellucid.explain.classes import look_at
 from pellucid.explain.maps import METHODS, Method, needs_gradient, pixels_of
 from pellucid.layers.modes import evaluating
 from pellucid.models.vit import ViT
@@ -96,7 +96,7 @@ def faithfulness(
     with evaluating(model):
         for part in torch.arange(len(images)).split(batch):
             pixels = pixels_of(images.read(part), model)
-            look = looking(model, pixels, None, gradients=gradients)
+            look = look_at(model, pixels, None, gradients=gradients)
             assert look.grid is not None
             first = seed + int(part[0])
             values = [look.map(method, seed=first)[:, model.extra_tokens :].to(pixels.dtype) for method in methods]

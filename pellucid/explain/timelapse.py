@@ -11,7 +11,7 @@ from jaxtyping import UInt8
 from torch import Tensor
 
 from pellucid.data.tokenizer import CaptionTokenizer
-from pellucid.explain.classes import class_names, looking, target_of
+from pellucid.explain.classes import class_names, look_at, target_of
 from pellucid.explain.maps import Map, Method, needs_gradient, pixels_of
 from pellucid.explain.words import explain_caption
 from pellucid.layers.modes import evaluating
@@ -41,7 +41,7 @@ def timelapse(
         names = class_names(model)
         wanted = target_of(target, names)
         with evaluating(model):
-            look = looking(model, pixels_of(image[None], model), wanted, gradients=needs_gradient([method]))
+            look = look_at(model, pixels_of(image[None], model), wanted, gradients=needs_gradient([method]))
             values = look.map(method, last=True)[0]
         shares = look.output.detach()[0].float().softmax(-1)
         answer = int(shares.argmax()) if wanted is None else wanted

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from pellucid.data.tokenizer import SPECIAL_NAMES, START, CaptionTokenizer
 from pellucid.decode.captions import Caption, write_captions
-from pellucid.explain.classes import class_names, looking, target_of
+from pellucid.explain.classes import class_names, look_at, target_of
 from pellucid.explain.maps import Map as Map
 from pellucid.explain.maps import Method, needs_gradient, pixels_of
 from pellucid.explain.words import WordLook, piece_labels
@@ -98,7 +98,7 @@ def trace(
     with evaluating(model):
         pixels = pixels_of(image[None], model)
         grid = model.embed.grid(*pixels.shape[-2:])
-        look = looking(model, pixels, wanted, gradients=needs_gradient(methods))
+        look = look_at(model, pixels, wanted, gradients=needs_gradient(methods))
         shares, places = look.output.detach()[0].float().softmax(-1).topk(min(top, len(names)))
         answer = names[int(look.output[0].argmax()) if wanted is None else wanted]
         maps = tuple(Map(method, answer, None, look.map(method)[0].cpu()) for method in methods)

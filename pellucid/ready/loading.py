@@ -76,7 +76,7 @@ def load_checkpoint(
         raise ValueError(f"{folder} trained a module of one's own, a {run.module}; give one: load(…, module=…)")
     kind = next(kind for kind in KINDS if kind.kind == run.kind)
     filled: Any = kind.module_class(run.model) if module is None else module  # pyright: ignore[reportCallIssue]
-    checkpoints.fill(filled, checkpoint or RunFolder(folder).weights())
+    checkpoints.fill_module(filled, checkpoint or RunFolder(folder).weights())
     return kind.assemble(filled, folder, name=name, run=run)
 
 

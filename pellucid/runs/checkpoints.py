@@ -118,7 +118,7 @@ def read_state_facts(path: Path) -> Facts:
         raise damaged(path / parts.FACTS if path.is_dir() else path, error) from None
 
 
-def fill(module: nn.Module, path: Path) -> None:
+def fill_module(module: nn.Module, path: Path) -> None:
     """Give the module the weights in a checkpoint, their average where there is one."""
     weights, average = read_tensors(path, "model."), read_tensors(path, "average.")
     if average:  # of what is learned; what only is remembered (buffers) has no average

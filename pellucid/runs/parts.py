@@ -40,7 +40,7 @@ def read_tensors(folder: Path, prefix: str) -> dict[str, Tensor]:
             for name, tensor in saved.items()
             if name.startswith(prefix)
         }
-        fill(tensors, reader, alone=True)
+        fill_tensors(tensors, reader, alone=True)
     return {name.removeprefix(prefix): tensor for name, tensor in tensors.items()}
 
 
@@ -52,7 +52,7 @@ def open_parts(folder: Path) -> tuple[Any, dict[str, Any]]:
     return reader, dict(reader.read_metadata().state_dict_metadata)
 
 
-def fill(tensors: dict[str, Tensor], reader: Any, *, alone: bool) -> None:
+def fill_tensors(tensors: dict[str, Tensor], reader: Any, *, alone: bool) -> None:
     """Read the tensors of these names into them; of spread ones, each process its part. alone: by one process."""
     from torch.distributed.checkpoint.state_dict_loader import load
 

@@ -125,7 +125,7 @@ class Evaluation(BaseModel):
     figures: dict[str, float | None]
 
 
-class Checkpoint(BaseModel):
+class CheckpointEntry(BaseModel):
     name: str
     step: int
 
@@ -134,7 +134,7 @@ class Detail(Summary):
     config: dict[str, Any]
     environment: dict[str, Any]
     curves: Annotated[dict[str, list[float | None]], Field(description="Columns: step, epoch, loss, and what else.")]
-    checkpoints: Annotated[list[Checkpoint], Field(description="Whose weights are kept, the earliest first.")]
+    checkpoints: Annotated[list[CheckpointEntry], Field(description="Whose weights are kept, the earliest first.")]
     evaluations: list[Evaluation]
 
 

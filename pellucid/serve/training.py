@@ -18,9 +18,7 @@ from pellucid.serve.runs import Runs
 from pellucid.serve.uploads import Door
 from pellucid.serve.worker import Worker
 
-PICTURE = {
-    200: {"content": {"image/png": {}}, "description": "A picture. The header X-Images says of how many images."}
-}
+PNG = {200: {"content": {"image/png": {}}, "description": "A picture. The header X-Images says of how many images."}}
 
 
 def training(runs: Runs, door: Door, worker: Worker, limits: Limits) -> APIRouter:
@@ -38,7 +36,7 @@ def training(runs: Runs, door: Door, worker: Worker, limits: Limits) -> APIRoute
         """One of them: config, curves and evaluations. To see it go on, ask again for what came after the last step."""
         return schemas.Detail(**runs.detail(name, find_run(runs, name), query.after, limits.points))
 
-    @routes.get("/runs/{name}/confusion.png", response_class=Response, responses=documented(404, 503) | PICTURE)
+    @routes.get("/runs/{name}/confusion.png", response_class=Response, responses=documented(404, 503) | PNG)
     async def confusion(name: Annotated[str, Path()], _: Annotated[schemas.Nothing, Query()]) -> Response:
         """What a classifier confuses, on images that the run holds back to be evaluated on."""
         place, written = await run_in_threadpool(find_weights, runs, name)

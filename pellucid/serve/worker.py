@@ -7,7 +7,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any
 
-Run = Callable[[list[Any]], list[Any]]
+BatchFunction = Callable[[list[Any]], list[Any]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -15,7 +15,7 @@ class Job:
     """One picture and what is to be done with it. Jobs of the same key can be done by one call of any one's `run`."""
 
     key: Hashable
-    run: Run
+    run: BatchFunction
     item: Any
     together: int
     done: Future[Any] = field(default_factory=Future)
@@ -38,7 +38,7 @@ class Worker:
         self.thread = threading.Thread(target=self._work, name="pellucid models", daemon=True)
         self.thread.start()
 
-    def submit(self, key: Hashable, run: Run, item: Any, *, together: int = 1) -> Future[Any]:
+    def submit(self, key: Hashable, run: BatchFunction, item: Any, *, together: int = 1) -> Future[Any]:
         """run: gets a list of up to `together` items and returns as many results. Who no longer waits, cancels."""
         job = Job(key, run, item, together)
         with self.changed:

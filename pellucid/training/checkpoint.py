@@ -152,5 +152,5 @@ def restore_parts(path: Path, state: State, processes: Processes) -> Facts:
     with parts.translate_failures(lambda error: damaged(path, error)):
         reader, saved = parts.open_parts(path)
         state.check({name: tensor.size for name, tensor in saved.items()}, path)
-        parts.fill(state.tensors(), reader, alone=processes.world == 1)
+        parts.fill_tensors(state.tensors(), reader, alone=processes.world == 1)
     return facts

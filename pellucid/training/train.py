@@ -15,7 +15,7 @@ from pellucid.devices import pick_device
 from pellucid.ready import load
 from pellucid.recipes import RECIPES, recipe
 from pellucid.runs import CaptionerRun, ClassifierRun, Run, RunFolder
-from pellucid.runs.checkpoints import fill
+from pellucid.runs.checkpoints import fill_module
 from pellucid.runs.folder import TOKENIZER
 from pellucid.training import caption, classify
 from pellucid.training.distributed import Processes, joined
@@ -124,7 +124,7 @@ class Trainer:
         else:
             checkpoint = folder.checkpoints.weights()
             assert checkpoint is not None, "the first stage has just ended"
-            fill(second.model, checkpoint)
+            fill_module(second.model, checkpoint)
         inner = None if folder is None else folder.second_stage
         begins = inner is not None and not inner.config_file.exists()
         self.processes.wait()
