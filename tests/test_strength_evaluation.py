@@ -3,14 +3,17 @@
 import pytest
 import torch
 import torch.nn.functional as F
-from speaking import CAPTIONS, captioner
+from speaking import CAPTIONS, captioner, pictures
+from speaking import NORMALISE as SPOKEN
 from torch import nn
 
 from pellucid.data import ImageSet
 from pellucid.data.augment import Normalise, normalised
-from pellucid.data.tokenizer import CaptionTokenizer
+from pellucid.data.tokenizer import END, NEVER, START, CaptionTokenizer
+from pellucid.decode import greedy
 from pellucid.evaluation.accuracy import classification
-from pellucid.evaluation.speech import blank_picture
+from pellucid.evaluation.pointing import pointing
+from pellucid.evaluation.speech import blank_picture, describe
 
 NORMALISE = Normalise((0.5, 0.4, 0.3), (0.2, 0.25, 0.3))
 
@@ -48,3 +51,23 @@ def test_the_clock_runs_while_the_model_answers(monkeypatch):
     report = classification(Slow(nn.Flatten(), nn.Linear(3 * 4 * 4, 3)), images(6), NORMALISE, batch=2)
     assert report.seconds == pytest.approx(1.5)
     assert report.images_per_second == pytest.approx(4.0)
+
+
+@pytest.mark.parametrize(
+    ("box", "share"),
+    [((4, 4, 8, 8), 0.25), ((0, 0, 4, 4), 0.25), ((3.9, 4, 8, 8), 0.5), ((4, 3.9, 8, 8), 0.5), ((0, 0, 4.1, 4), 0.5)],
+)
+def test_a_patch_that_only_touches_the_box_is_no_tolerant_hit(box, share):
+    report = pointing([torch.ones(1, 1, 1, 2, 2)], [[[box]]], (8, 8))
+    assert report.tolerant_chance == share
+
+
+def test_a_beam_of_one_says_the_likeliest_word_each_time():
+    tokenizer = CaptionTokenizer.train(CAPTIONS, min_count=1)
+    model, pixels = captioner(tokenizer, steps=5), pictures()
+    context = model.encode(normalised(pixels, SPOKEN))
+    words = greedy(model, context, start=START, end=END, length=15, forbidden=NEVER).tokens[:, 0]
+    said = describe(model, tokenizer, pixels, SPOKEN, beam=1)
+    assert [best.caption for (best,) in said] == [tokenizer.decode(row) for row in words]
+    with pytest.raises(ValueError, match="beam is 0; expected one or more"):
+        describe(model, tokenizer, pixels, SPOKEN, beam=0)

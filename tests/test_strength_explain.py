@@ -9,6 +9,7 @@ from torch.testing import assert_close
 from pellucid.data.images import ImageSet
 from pellucid.data.tokenizer import NEVER, CaptionTokenizer
 from pellucid.explain import explain, faithfulness
+from pellucid.explain.faithfulness import curves
 from pellucid.explain.flow import LIMIT, flow, flow_decoder
 from pellucid.explain.heads import caption_health
 from pellucid.explain.maps import pixels_of
@@ -104,3 +105,16 @@ def test_the_gradient_weighted_map_is_the_same_a_few_rows_at_a_time(monkeypatch)
     at_once = explain(model, image, "gradient", target=1).values
     monkeypatch.setattr("pellucid.ops.exact._BLOCK_NUMBERS", {"cpu": 200})  # of 17 queries, 5
     assert_close(explain(model, image, "gradient", target=1).values, at_once)
+
+
+def test_in_one_step_everything_is_taken_away_or_put_back():
+    def probabilities(images):
+        return torch.stack([1 - images.mean((1, 2, 3)), images.mean((1, 2, 3))], 1)
+
+    pixels, targets = torch.ones(2, 1, 4, 4), torch.ones(2).long()
+    found = curves(probabilities, pixels, pixels * 0, torch.rand(1, 2, 4), targets, (2, 2), steps=1)
+    assert found.deletion.tolist() == [[[1.0, 0.0], [1.0, 0.0]]]
+    assert found.insertion.tolist() == [[[0.0, 1.0], [0.0, 1.0]]]
+    for steps in (0, 5):
+        with pytest.raises(ValueError, match=f"steps is {steps}; expected 1…4, the number of patches"):
+            curves(probabilities, pixels, pixels * 0, torch.rand(1, 2, 4), targets, (2, 2), steps=steps)

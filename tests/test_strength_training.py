@@ -164,3 +164,10 @@ def test_captions_of_hardly_any_words_are_rewarded_as_they_are_scored(length):
         said = [[str(word) for word in rows[which]] for rows in captions.tolist()]
         assert rewards[:, which].double().mean().item() == pytest.approx(cider_d(said, spelled), abs=1e-5)
     assert rewards[0].min() > rewards[1:].min()
+
+
+@pytest.mark.parametrize("wrong", [{"batch": 0}, {"duration": "two steps"}, {"parallel": "both"}])
+def test_a_captioner_is_refused_what_any_run_is_refused(wrong):
+    run = tiny()
+    with pytest.raises(ValueError, match=f"{next(iter(wrong))} is "):
+        replace(run, **wrong)
