@@ -5,6 +5,7 @@ import torch
 from test_decode import HOW, contexts, same, talker
 
 from pellucid.decode import beam_search, sample
+from pellucid.decode.rows import drawn
 
 
 def test_what_is_not_asked_for_is_five_beams_the_best_of_them_and_one_draw():
@@ -23,3 +24,10 @@ def test_what_is_drawn_comes_from_the_generator_that_is_given():
         found.append(sample(model, context, **HOW, count=5, generator=torch.Generator().manual_seed(seed)))
     same(found[0], found[1])
     assert found[0].tokens.tolist() != found[2].tokens.tolist()
+
+
+def test_the_smallest_draw_never_takes_what_has_no_probability():
+    logits = torch.tensor([-torch.inf, 0.0, -torch.inf, 0.0]).log_softmax(-1).expand(1, 3, -1)
+    draws = torch.tensor([[0.0, 0.5, 0.75]])  # a half is passed by the first, so it is the second's
+    assert drawn(logits, draws, None, None).tolist() == [[1, 3, 3]]
+    assert drawn(logits, draws, None, 1.0).tolist() == [[1, 3, 3]]

@@ -12,6 +12,7 @@ from pellucid.data.augment import Normalise, normalised
 from pellucid.data.tokenizer import END, NEVER, START, CaptionTokenizer
 from pellucid.decode import greedy
 from pellucid.evaluation.accuracy import classification
+from pellucid.evaluation.controls import controls
 from pellucid.evaluation.pointing import pointing
 from pellucid.evaluation.speech import blank_picture, describe
 
@@ -71,3 +72,12 @@ def test_a_beam_of_one_says_the_likeliest_word_each_time():
     assert [best.caption for (best,) in said] == [tokenizer.decode(row) for row in words]
     with pytest.raises(ValueError, match="beam is 0; expected one or more"):
         describe(model, tokenizer, pixels, SPOKEN, beam=0)
+
+
+def test_an_interval_is_of_as_many_resamples_as_are_asked_for():
+    references = {"a": ["a dog runs"], "b": ["two cats sit on grass"], "c": ["a red bird"]}
+    said = {"a": "a dog runs", "b": "a dog runs", "c": "a red bird"}
+    low, high = controls(said, references, resamples=1).interval["cider_d"]
+    assert low == high  # of one number
+    low, high = controls(said, references).interval["cider_d"]
+    assert low < high

@@ -9,7 +9,7 @@ from torch.testing import assert_close
 from pellucid.data.images import ImageSet
 from pellucid.data.tokenizer import NEVER, CaptionTokenizer
 from pellucid.explain import explain, faithfulness
-from pellucid.explain.faithfulness import curves
+from pellucid.explain.faithfulness import bootstrap, curves
 from pellucid.explain.flow import LIMIT, flow, flow_decoder
 from pellucid.explain.heads import caption_health
 from pellucid.explain.maps import pixels_of
@@ -118,3 +118,16 @@ def test_in_one_step_everything_is_taken_away_or_put_back():
     for steps in (0, 5):
         with pytest.raises(ValueError, match=f"steps is {steps}; expected 1…4, the number of patches"):
             curves(probabilities, pixels, pixels * 0, torch.rand(1, 2, 4), targets, (2, 2), steps=steps)
+
+
+@pytest.mark.parametrize("draws", [1, 2, 2**20 + 1])
+def test_an_interval_is_of_as_many_draws_as_are_asked_for(draws):
+    """Of two numbers, 2¹⁹ draws are made at once."""
+    values, generator = torch.tensor([0.0, 1.0], dtype=torch.float64), torch.Generator().manual_seed(0)
+    means = [
+        values[torch.randint(2, (min(2**19, draws - done), 2), generator=generator)].mean(1)
+        for done in range(0, draws, 2**19)
+    ]
+    found = bootstrap(values, draws=draws)
+    bounds = torch.cat(means).quantile(torch.tensor([0.025, 0.975], dtype=torch.float64))
+    assert (found.mean, found.low, found.high) == pytest.approx((0.5, *bounds.tolist()))
