@@ -171,3 +171,13 @@ def test_a_captioner_is_refused_what_any_run_is_refused(wrong):
     run = tiny()
     with pytest.raises(ValueError, match=f"{next(iter(wrong))} is "):
         replace(run, **wrong)
+
+
+@pytest.mark.parametrize(("every", "kept"), [("0 steps", []), ("2 steps", [2, 4])])
+def test_weights_are_kept_for_good_when_it_is_time_and_only_then(every, kept, tmp_path):
+    run = plain(duration="5 steps", keep_every=every)
+    where = folder.RunFolder(tmp_path / "run")
+    where.checkpoints.mkdir(parents=True)
+    Engine(Lines(run), run, CPU, folder=where).fit()
+    names = {path.name for path in where.checkpoints.iterdir()}
+    assert names == {"last.safetensors", "best.safetensors", *(f"step-{step}.safetensors" for step in kept)}

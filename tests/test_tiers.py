@@ -24,7 +24,8 @@ def test_skipped_tests_are_counted_by_reason_before_the_last_line(pytester):
     pytester.makepyfile(
         conftest_of_ours=(HERE / "conftest.py").read_text(),
         test_it="""
-                @pytest.mark.parametrize("i", range(3))
+        import pytest
+        @pytest.mark.parametrize("i", range(3))
         def test_a(i): pytest.skip("no GPU: look elsewhere")
         def test_b(): pytest.skip("no jars")
         def test_c(): pass
