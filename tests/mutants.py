@@ -19,7 +19,7 @@ TWINS |= {two: one for one, two in TWINS.items()}
 class Mutant:
     file: str
     line: int
-    function: str  # or Class.method; nothing at the top of the file
+    function: str  # or Class.method; nothing outside of them
     kind: str
     before: str  # the lines that change, as one
     after: str
@@ -45,7 +45,7 @@ def mutants_of(path: Path) -> list[Mutant]:
     return list(mutants.values())
 
 
-def changes(tree: ast.AST, function: str = "") -> Iterator[tuple[str, str, Any, str]]:
+def changes(tree: ast.AST, owner: str = "", function: str = "") -> Iterator[tuple[str, str, Any, str]]:
     """(kind, function, node, what it becomes) for all that acts: no annotations, types, texts, complaints, stubs."""
     for field, value in ast.iter_fields(tree):
         for node in value if isinstance(value, list) else [value]:
@@ -55,11 +55,10 @@ def changes(tree: ast.AST, function: str = "") -> Iterator[tuple[str, str, Any, 
                 continue
             if isinstance(tree, ast.UnaryOp) and isinstance(node, ast.Constant):  # −1 is changed as one
                 continue
-            inside = function
-            if isinstance(tree, (ast.Module, ast.ClassDef)) and isinstance(node, (ast.FunctionDef, ast.ClassDef)):
-                inside = f"{function}.{node.name}".lstrip(".")
+            of = f"{owner}{node.name}." if isinstance(node, ast.ClassDef) else owner
+            inside = function or (f"{owner}{node.name}" if isinstance(node, ast.FunctionDef) else "")
             yield from ((kind, inside, at, new) for kind, at, new in changes_here(node, inside))
-            yield from changes(node, inside)
+            yield from changes(node, of, inside)
 
 
 def changes_here(node: Any, function: str) -> Iterator[tuple[str, Any, str]]:

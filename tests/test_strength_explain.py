@@ -10,6 +10,7 @@ from pellucid.data.images import ImageSet
 from pellucid.data.tokenizer import NEVER, CaptionTokenizer
 from pellucid.decode.captions import write_captions
 from pellucid.explain import explain, faithfulness
+from pellucid.explain.faithfulness import bootstrap_mean, measure_curves
 from pellucid.explain.flow import LIMIT, flow, flow_decoder
 from pellucid.explain.heads import caption_health
 from pellucid.explain.maps import pixels_of
@@ -103,3 +104,29 @@ def test_the_gradient_weighted_map_is_the_same_a_few_rows_at_a_time(monkeypatch)
     at_once = explain(model, image, "gradient", target=1).values
     monkeypatch.setattr("pellucid.ops.exact._BLOCK_NUMBERS", {"cpu": 200})  # of 17 queries, 5
     assert_close(explain(model, image, "gradient", target=1).values, at_once)
+
+
+def test_in_one_step_everything_is_taken_away_or_put_back():
+    def probabilities(images):
+        return torch.stack([1 - images.mean((1, 2, 3)), images.mean((1, 2, 3))], 1)
+
+    pixels, targets = torch.ones(2, 1, 4, 4), torch.ones(2).long()
+    found = measure_curves(probabilities, pixels, pixels * 0, torch.rand(1, 2, 4), targets, (2, 2), steps=1)
+    assert found.deletion.tolist() == [[[1.0, 0.0], [1.0, 0.0]]]
+    assert found.insertion.tolist() == [[[0.0, 1.0], [0.0, 1.0]]]
+    for steps in (0, 5):
+        with pytest.raises(ValueError, match=f"steps is {steps}; expected 1…4, the number of patches"):
+            measure_curves(probabilities, pixels, pixels * 0, torch.rand(1, 2, 4), targets, (2, 2), steps=steps)
+
+
+@pytest.mark.parametrize("draws", [1, 2, 2**20 + 1])
+def test_an_interval_is_of_as_many_draws_as_are_asked_for(draws):
+    """Of two numbers, 2¹⁹ draws are made at once."""
+    values, generator = torch.tensor([0.0, 1.0], dtype=torch.float64), torch.Generator().manual_seed(0)
+    means = [
+        values[torch.randint(2, (min(2**19, draws - done), 2), generator=generator)].mean(1)
+        for done in range(0, draws, 2**19)
+    ]
+    found = bootstrap_mean(values, draws=draws)
+    bounds = torch.cat(means).quantile(torch.tensor([0.025, 0.975], dtype=torch.float64))
+    assert (found.mean, found.low, found.high) == pytest.approx((0.5, *bounds.tolist()))

@@ -172,3 +172,37 @@ def test_a_captioner_is_refused_what_any_run_is_refused(wrong):
     run = tiny()
     with pytest.raises(ValueError, match=f"{next(iter(wrong))} is "):
         replace(run, **wrong)
+
+
+@pytest.mark.parametrize(("every", "kept"), [("0 steps", []), ("2 steps", [2, 4])])
+def test_weights_are_kept_for_good_when_it_is_time_and_only_then(every, kept, tmp_path):
+    run = plain(duration="5 steps", keep_every=every)
+    where = folder.RunFolder(tmp_path / "run")
+    where.checkpoints.folder.mkdir(parents=True)
+    Engine(Lines(run), run, CPU, folder=where).fit()
+    names = {path.name for path in where.checkpoints.folder.iterdir()}
+    assert names == {"last.safetensors", "best.safetensors", *(f"step-{step}.safetensors" for step in kept)}
+
+
+def test_many_processes_tell_their_losses_after_the_same_steps(monkeypatch):
+    """Every fifth, whatever each one's clock says: what they tell is the mean of all."""
+    told = []
+
+    class Two(Processes):
+        def mean(self, x):
+            return x
+
+        def agree(self, flag, device):
+            return flag
+
+        def wait(self):
+            pass
+
+    class Counting(Heard):
+        def logged(self, lines):
+            told.append([line["step"] for line in lines])
+
+    monkeypatch.setattr("pellucid.training.engine.parallel", lambda model, *_: model)
+    run = plain(duration="12 steps", checkpoint_every="0 steps")
+    Engine(Lines(run), run, CPU, observer=Counting(), processes=Two(0, 2)).fit()
+    assert told == [[1, 2, 3, 4, 5], [6, 7, 8, 9, 10], [11, 12], [12]]  # the last is the evaluation
