@@ -24,7 +24,7 @@ VERDICT_COLOURS = {"true": "green", "false": "red", "conditional": "yellow"}
 VERDICT_NAMES = {"true": "true", "false": "false", "conditional": "true when …"}
 
 
-def lab(options: LabOptions, changes: list[str]) -> int:
+def lab(options: LabOptions, changes: Sequence[str] = ()) -> int:
     """The whole ledger, or one experiment with its parameters changed; 1 if a claim doesn't stand, else 0."""
     claims = run_ledger(options) if options.name is None else run_one(options, experiment(options.name), changes)
     if options.json:
@@ -50,7 +50,7 @@ def run_ledger(options: LabOptions) -> list[Claim]:
     return claims
 
 
-def run_one(options: LabOptions, one: Experiment, changes: list[str]) -> list[Claim]:
+def run_one(options: LabOptions, one: Experiment, changes: Sequence[str]) -> list[Claim]:
     """Run one experiment with these changes, print its page, and draw its figure if one is named."""
     if options.out is not None:
         raise ValueError("--out is a page of all experiments; leave the name out: pellucid lab --out FILE")

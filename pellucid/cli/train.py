@@ -2,6 +2,7 @@
 
 import shlex
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,7 +19,7 @@ from pellucid.training.train import free_path
 from pellucid.views.curves import save_curves
 
 
-def train(options: TrainOptions, changes: list[str]) -> None:
+def train(options: TrainOptions, changes: Sequence[str] = ()) -> None:
     """Train a recipe with changes, or go on with a run."""
     run = resume_run(options, changes) if options.resume else change_recipe(options, changes)
     device = pick_device(run.device)
@@ -43,14 +44,14 @@ def train(options: TrainOptions, changes: list[str]) -> None:
             show_run(result)
 
 
-def change_recipe(options: TrainOptions, changes: list[str]) -> ClassifierRun | CaptionerRun:
+def change_recipe(options: TrainOptions, changes: Sequence[str]) -> ClassifierRun | CaptionerRun:
     """The recipe's run, with what the command line says of it."""
     base = recipe(options.recipe)
     run = parse_words(lambda: tyro.cli(type(base), prog=f"pellucid train {options.recipe}", default=base, args=changes))
     return replace(run, recipe=options.recipe)
 
 
-def resume_run(options: TrainOptions, changes: list[str]) -> ClassifierRun | CaptionerRun:
+def resume_run(options: TrainOptions, changes: Sequence[str]) -> ClassifierRun | CaptionerRun:
     """The run in a folder, as it was begun."""
     assert options.resume is not None
     if changes or options.out:
