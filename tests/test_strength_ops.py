@@ -89,3 +89,9 @@ def test_a_textbook_mask_has_the_value_and_the_precision_that_are_asked_for():
     mask = masks.additive(masks.causal(2), -7.0, torch.float64)
     assert mask.dtype == torch.float64
     assert mask.tolist() == [[0.0, -7.0], [0.0, 0.0]]
+
+
+def test_hard_attention_is_the_same_a_few_rows_at_a_time(monkeypatch):
+    q, k, v = qkv()
+    monkeypatch.setattr("pellucid.ops.exact._BLOCK_NUMBERS", {"cpu": 2 * 2 * 4 * 7})  # two of five queries
+    assert_close(attend(q, k, v, beta=math.inf), truth(q, k, v, beta=math.inf)[0])
