@@ -9,7 +9,7 @@ from torch.testing import assert_close
 from pellucid.data.images import ImageSet
 from pellucid.data.tokenizer import NEVER, CaptionTokenizer
 from pellucid.decode.captions import write_captions
-from pellucid.explain import explain, faithfulness
+from pellucid.explain import explain, faithfulness, trace
 from pellucid.explain.faithfulness import bootstrap_mean, measure_curves
 from pellucid.explain.flow import LIMIT, flow, flow_decoder
 from pellucid.explain.heads import caption_health
@@ -130,3 +130,12 @@ def test_an_interval_is_of_as_many_draws_as_are_asked_for(draws):
     found = bootstrap_mean(values, draws=draws)
     bounds = torch.cat(means).quantile(torch.tensor([0.025, 0.975], dtype=torch.float64))
     assert (found.mean, found.low, found.high) == pytest.approx((0.5, *bounds.tolist()))
+
+
+def test_a_trace_may_keep_one_answer():
+    model = randomised(ViT(ViTConfig(**SMALL, depth=1))).eval()
+    image = torch.randint(256, (3, 16, 16), dtype=torch.uint8)
+    best, *_ = trace(model, image, methods=(), top=3).answers
+    assert trace(model, image, methods=(), top=1).answers == (best,)
+    with pytest.raises(ValueError, match="top is 0; expected one or more"):
+        trace(model, image, methods=(), top=0)

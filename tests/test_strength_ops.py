@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from conftest import qkv, truth
 from torch.testing import assert_close
 
-from pellucid.ops import attend, masks, positions
+from pellucid.ops import attend, masks, positions, weights
 from pellucid.ops.exact import weight_blocks
 
 
@@ -89,3 +89,23 @@ def test_a_textbook_mask_has_the_value_and_the_precision_that_are_asked_for():
     mask = masks.additive(masks.causal(2), -7.0, torch.float64)
     assert mask.dtype == torch.float64
     assert mask.tolist() == [[0.0, -7.0], [0.0, 0.0]]
+
+
+def test_hard_attention_is_the_same_a_few_rows_at_a_time(monkeypatch):
+    q, k, v = qkv()
+    monkeypatch.setattr("pellucid.ops.exact._BLOCK_NUMBERS", {"cpu": 2 * 2 * 4 * 7})  # two of five queries
+    assert_close(attend(q, k, v, beta=math.inf), truth(q, k, v, beta=math.inf)[0])
+
+
+def test_a_grid_of_positions_shrinks_to_one_token():
+    table = torch.randn(4, 4, 6, dtype=torch.float64)
+    assert positions.interpolate(table, (1, 1)).shape == (1, 1, 6)
+    assert positions.interpolate(table, (1, 3)).shape == (1, 3, 6)
+    with pytest.raises(ValueError, match="expected a grid of at least 1×1 tokens"):
+        positions.interpolate(table, (0, 3))
+
+
+def test_a_block_of_the_map_refuses_a_mask_that_does_not_fit():
+    q, k, _ = qkv()
+    with pytest.raises(ValueError, match="mask axis k: got 6, expected 7 or 1"):
+        weights(q, k, torch.ones(5, 6, dtype=torch.bool), queries=[0])

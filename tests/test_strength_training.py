@@ -23,6 +23,7 @@ from pellucid.runs.config import Duration, Words
 from pellucid.training import Engine
 from pellucid.training.classify import Classification, resolve
 from pellucid.training.distributed import Processes
+from pellucid.training.optim import set_rate
 from pellucid.training.reward import Reward
 
 
@@ -206,3 +207,12 @@ def test_many_processes_tell_their_losses_after_the_same_steps(monkeypatch):
     run = plain(duration="12 steps", checkpoint_every="0 steps")
     Engine(Lines(run), run, CPU, observer=Counting(), processes=Two(0, 2)).fit()
     assert told == [[1, 2, 3, 4, 5], [6, 7, 8, 9, 10], [11, 12], [12]]  # the last is the evaluation
+
+
+def test_a_rate_that_is_a_tensor_is_set_where_it_is():
+    parameter, rate = torch.nn.Parameter(torch.zeros(2)), torch.tensor(0.5)
+    plain_one, captured = (torch.optim.SGD([{"params": [parameter], "lr": lr, "peak": 0.5}]) for lr in (0.5, rate))
+    set_rate([plain_one, captured], 0.25)
+    assert plain_one.param_groups[0]["lr"] == 0.125
+    assert captured.param_groups[0]["lr"] is rate
+    assert rate.item() == 0.125

@@ -51,9 +51,9 @@ def _scenes() -> list[Sample]:
     test = make_scenes(SceneConfig(train=1, validation=0, test=SCENE_SAMPLES)).test
     assert test is not None
     pictures = test.images.read(torch.arange(SCENE_SAMPLES)).permute(0, 2, 3, 1).numpy()
-    pictures = []
+    scenes = []
     for number, (picture, (caption, *_)) in enumerate(zip(pictures, test.captions, strict=True), 1):
         stream = io.BytesIO()
         Image.fromarray(picture).save(stream, "PNG")
-        pictures.append(Sample(f"scene-{number}", caption, "scene", "image/png", stream.getvalue()))
-    return pictures
+        scenes.append(Sample(f"scene-{number}", caption, "scene", "image/png", stream.getvalue()))
+    return scenes
