@@ -35,7 +35,7 @@ test: setup .venv/browser
 
 mutate: setup # an hour or two: small errors, and whether a test sees them
 	nice $(BIN)/python tests/mutate.py --sample 400
-	$(BIN)/python tests/mutate.py --report results/mutation.json
+	$(BIN)/python tests/mutate.py --report
 
 spice: setup # what the test of SPICE needs: 400 MB of jars
 	$(BIN)/python tests/spice_jars.py

@@ -3,7 +3,7 @@
     python tests/mutate.py --sample 400                     # drawn evenly over the rooms; goes on where it stopped
     python tests/mutate.py --only pellucid/decode/beam.py   # every mutant of a file
     python tests/mutate.py --again                          # the survivors once more, when tests were added
-    python tests/mutate.py --report results/mutation.json   # what came of it, and nothing is run
+    python tests/mutate.py --report     # what came of it is kept in results/, and nothing is run
 
 A mutant is written into a copy of the tree, so that processes which tests start see it too. For each, a process is
 forked that has imported what is heavy and nothing of ours. Which tests call a function is found out beforehand.
@@ -21,7 +21,6 @@ import random
 import resource
 import shutil
 import signal
-import subprocess
 import sys
 import tempfile
 import time
@@ -46,6 +45,7 @@ TESTS = {
     }.items()
 }
 STARTER = "tests/trainings.py:Started.__init__"  # a test that calls it trains in processes, which no trace follows
+COUNTED = ("mutants", "killed", "timeouts", "killed_by_new_tests", "equivalent", "elsewhere", "survived", "score")
 HEAVY = ("torch", "torch._dynamo", "torch.distributed.fsdp", "numpy", "scipy.optimize", "scipy.stats", "PIL.Image")
 HEAVY += ("sklearn.datasets", "matplotlib.pyplot", "einops", "safetensors.torch", "tokenizers", "tyro", "fastapi")
 HEAVY += (
@@ -282,7 +282,7 @@ def main() -> None:
     parser.add_argument("--only", help="the mutants of one file")
     parser.add_argument("--again", action="store_true", help="those that survived and are not explained")
     parser.add_argument("--longest", type=float, default=60, help="seconds of tests for one mutant")
-    parser.add_argument("--report", type=Path, help="write what came of it, and run nothing")
+    parser.add_argument("--report", action="store_true", help="keep what came of it in results/, and run nothing")
     options = parser.parse_args()
     history: History = {}
     for line in options.out.read_text().splitlines() if options.out.exists() else ():
@@ -293,11 +293,31 @@ def main() -> None:
     for room, facts in rooms.items():
         print(room, *(f"{name} {value}" for name, value in facts.items() if name != "survivors"), sep="  ")
     if options.report:
-        git = ["git", "-C", str(ROOT), "rev-parse", "--short", "HEAD"]
-        commit = subprocess.run(git, capture_output=True, text=True, check=False).stdout.strip()
-        facts = {"date": time.strftime("%Y-%m-%d"), "commit": commit, "sample": len(history), "seed": options.seed}
-        options.report.parent.mkdir(exist_ok=True)
-        options.report.write_text(json.dumps(facts | {"rooms": rooms}, indent=1, ensure_ascii=False) + "\n")
+        keep_counts(rooms, options.seed)
+
+
+def keep_counts(rooms: dict[str, dict[str, Any]], seed: int) -> None:
+    """What came of it, as the benchmarks keep theirs."""
+    sys.path.insert(0, str(ROOT / "benchmarks"))
+    import torch
+    from report import Column, Table, keep
+
+    counts = [{"room": room} | {name: facts[name] for name in COUNTED} for room, facts in rooms.items()]
+    unseen = [survivor for facts in rooms.values() for survivor in facts["survivors"]]
+    columns = {"room": Column()} | {name: Column() for name in COUNTED[:-1]} | {"score": Column("share", 1)}
+    tables = {
+        "rooms": Table("mutants of each room: score is the share of those that act and are killed", columns, counts)
+    }
+    if unseen:
+        columns = {name: Column() for name in ("file", "line", "reason")}
+        tables["unseen"] = Table("mutants that no test sees, and why", columns, unseen)
+    keep(
+        "mutation",
+        tables,
+        torch.device("cpu"),
+        seeds=[seed],
+        settings={"mutants": sum(row["mutants"] for row in counts)},
+    )
 
 
 if __name__ == "__main__":
