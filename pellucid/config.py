@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import math
 import types
 from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
@@ -13,6 +14,19 @@ def read_json(path: Path) -> Any:
         return json.loads(path.read_text(encoding="utf-8"))
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
         raise ValueError(f"{path} is not JSON ({error})") from None
+
+
+def finite(value: Any) -> Any:
+    """The same data without NaN and ∞, which JSON has no words for.
+
+    >>> finite({"x": [1.0, math.nan], "y": ("a", math.inf)})
+    {'x': [1.0, None], 'y': ['a', None]}
+    """
+    if isinstance(value, dict):
+        return {name: finite(each) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [finite(each) for each in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def to_json(config: Any) -> Any:

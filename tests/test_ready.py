@@ -331,6 +331,28 @@ def test_a_dataset_of_ones_own_is_trained_on(tmp_path):
         pellucid.train("vit_digits", dataset={"test": Pairs(3)}, progress=False)
 
 
+def test_captions_of_ones_own_are_trained_on(tells):
+    images = ImageSet(pictures(), torch.zeros(5, dtype=torch.int64), ("picture",))
+    mine = pellucid.CaptionSet(images, tuple((caption,) for caption in CAPTIONS), tuple("abcde"))
+    how = {"duration": "2 steps", "batch": 4, "progress": False, "model.encoder.patch": [4, 4]}
+    result = pellucid.train("captioner_scenes", dataset={"train": mine, "validation": mine}, **how)
+    assert result.model.reader.size == (8, 12)
+    assert set(result.model.tokenizer.decode([6, 7]).split()) <= set(" ".join(CAPTIONS).split())
+    assert pellucid.train("captioner_scenes", dataset=mine, **how).steps == 2
+    assert tells.evaluate(mine).figures["cider_d"] > 5
+    with pytest.raises(ValueError, match="are a CaptionSet, or several by split"):
+        pellucid.train("captioner_scenes", dataset=[1, 2], **how)
+
+
+def test_any_dataset_is_evaluated_on(sees):
+    level = {"cat": 10, "dog": 100, "bird": 200}
+    pairs = [(np.full((8, 12, 3), level[name], dtype=np.uint8), name) for name in ("dog", "cat", "bird", "cat")]
+    report = sees.evaluate(pairs)
+    answers = [best.label for best, *_ in sees.predict([image for image, _ in pairs])]
+    assert report.top1 == sum(a == b for a, (_, b) in zip(answers, pairs, strict=True)) / 4
+    assert report.figures["images"] == 4
+
+
 def test_a_captioner_takes_no_module_of_ones_own():
     with pytest.raises(ValueError, match="a captioner is made by its recipe"):
         pellucid.train("captioner_scenes", module=Own())

@@ -2,6 +2,7 @@
 
 import operator
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from jaxtyping import UInt8
@@ -55,5 +56,15 @@ class CaptionSplits:
     """Captioned images to learn from, to choose by, and to judge by."""
 
     train: CaptionSet
-    validation: CaptionSet | None
-    test: CaptionSet | None
+    validation: CaptionSet | None = None
+    test: CaptionSet | None = None
+
+
+def split_captions(data: Any) -> CaptionSplits:
+    """Captioned images of one's own as splits: already in splits, by their names, or one set to learn from."""
+    if isinstance(data, CaptionSplits):
+        return data
+    named = {"train": data} if isinstance(data, CaptionSet) else data
+    if not isinstance(named, dict) or not {"train"} <= set(named) <= {"train", "validation", "test"}:
+        raise ValueError("captioned images are a CaptionSet, or several by split: train, validation and test")
+    return CaptionSplits(**named)

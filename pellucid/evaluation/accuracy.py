@@ -1,6 +1,5 @@
 """Accuracy of a classifier, class by class, with its calibration."""
 
-import math
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -12,6 +11,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
+from pellucid.config import finite
 from pellucid.data.augment import Normalise, normalised
 from pellucid.layers.modes import evaluating
 
@@ -74,14 +74,9 @@ class ClassificationReport:
     @property
     def figures(self) -> dict[str, Any]:
         """All of it in numbers: shares, and None where there is no number."""
-        return {
-            "top1": _finite(self.top1),
-            "top5": _finite(self.top5),
-            "ece": _finite(self.ece()),
-            "per_class": {name: _finite(share) for name, share in zip(self.classes, self.per_class, strict=True)},
-            "images_per_second": _finite(self.images_per_second),
-            "images": len(self.labels),
-        }
+        figures: dict[str, Any] = {"top1": self.top1, "top5": self.top5, "ece": self.ece()}
+        figures["per_class"] = dict(zip(self.classes, self.per_class, strict=True))
+        return finite(figures | {"images_per_second": self.images_per_second, "images": len(self.labels)})
 
     def ece(self, bins: int = 15) -> float:
         """Expected calibration error (Naeini et al. 2015): the mean gap between confidence and accuracy.
@@ -120,7 +115,3 @@ def evaluate_classifier(
     seconds = time.perf_counter() - started
     loss = torch.stack(losses).sum().item() / max(1, len(indices))
     return ClassificationReport(answers, truth[indices], loss, seconds, tuple(names))
-
-
-def _finite(x: float) -> float | None:
-    return x if math.isfinite(x) else None

@@ -1,6 +1,5 @@
 """The ledger: every claim of every experiment, as data; and the page of one experiment, as data."""
 
-import math
 import multiprocessing
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
@@ -9,6 +8,7 @@ from typing import Any
 
 import torch
 
+from pellucid.config import finite
 from pellucid.lab.frame import Claim, Experiment, Outcome
 
 LEDGER = ("id", "statement", "verdict", "measured", "tolerance", "counter_example")  # what it holds of a claim
@@ -41,16 +41,3 @@ def describe_experiment(experiment: Experiment, parameters: Any, outcome: Outcom
     page |= {"panels": [{"kind": panel.kind, **asdict(panel)} for panel in outcome.panels]}
     page |= {"claims": [describe_claim(claim) for claim in outcome.claims], "failures": failures(outcome.claims)}
     return finite(page)
-
-
-def finite(value: Any) -> Any:
-    """The same data without NaN and ∞, which JSON has no words for.
-
-    >>> finite({"x": [1.0, math.nan], "y": ("a", math.inf)})
-    {'x': [1.0, None], 'y': ['a', None]}
-    """
-    if isinstance(value, dict):
-        return {name: finite(each) for name, each in value.items()}
-    if isinstance(value, list | tuple):
-        return [finite(each) for each in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -9,6 +9,7 @@ import torch
 from jaxtyping import Float, UInt8
 from torch import Tensor, nn
 
+from pellucid.data.own import as_image_set
 from pellucid.data.reader import Picture
 from pellucid.data.sources import DataConfig, load_images
 from pellucid.evaluation.accuracy import ClassificationReport, evaluate_classifier
@@ -91,11 +92,14 @@ class ReadyClassifier(ReadyModel):
     def evaluate(
         self, data: Any, split: str = "test", *, path: str | None = None, batch: int = 500
     ) -> ClassificationReport:
-        """How often it is right, class by class, on images by name (`cifar10`, `folder:PATH`, …), or on a set of them.
+        """How often it is right, class by class, on images by name (`cifar10`, `folder:PATH`, …), or on any dataset.
 
         Of the data that a run was trained on, its validation images are those that it held out.
         """
-        images = data if hasattr(data, "labels") else choose_split(data, self._load(data, path, split), split)
+        if isinstance(data, (str, DataConfig)):
+            images = choose_split(data, self._load(data, path, split), split)
+        else:
+            images = data if hasattr(data, "labels") else as_image_set(data, size=self.reader.size)
         if images.shape[0] != self.reader.channels:
             raise ValueError(
                 f"the images have {images.shape[0]} channels and the model was trained on {self.reader.channels}"

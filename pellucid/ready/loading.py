@@ -81,20 +81,17 @@ def load_checkpoint(
 
 
 def load_classifier(source: str | Path, device: torch.device | str = "cpu") -> ReadyClassifier:
-    ready = load(source, device=device)
-    if not isinstance(ready, ReadyClassifier):
-        raise ValueError(
-            f"{source} is a captioner; expected a classifier (pellucid caption says what a captioner sees)"
-        )
-    return ready
+    return _load_kind(ReadyClassifier, source, device, "pellucid caption says what a captioner sees")
 
 
 def load_captioner(source: str | Path, device: torch.device | str = "cpu") -> ReadyCaptioner:
+    return _load_kind(ReadyCaptioner, source, device, "pellucid predict says what a classifier sees")
+
+
+def _load_kind(kind: type[Any], source: str | Path, device: torch.device | str, hint: str) -> Any:
     ready = load(source, device=device)
-    if not isinstance(ready, ReadyCaptioner):
-        raise ValueError(
-            f"{source} is a classifier; expected a captioner (pellucid predict says what a classifier sees)"
-        )
+    if not isinstance(ready, kind):
+        raise ValueError(f"{source} is a {ready.kind}; expected a {kind.kind} ({hint})")
     return ready
 
 

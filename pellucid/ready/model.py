@@ -67,7 +67,8 @@ class ReadyModel(ABC):
 
     def read(self, pictures: Pictures) -> UInt8[Tensor, "b c y x"]:
         """Pictures as the module sees them, before normalisation; one sentence if one can't be read."""
-        return torch.stack([self.reader.read(picture) for picture in as_many(pictures)])
+        several: Any = pictures if is_many(pictures) else [pictures]
+        return torch.stack([self.reader.read(picture) for picture in several])
 
     def save(self, folder: str | Path) -> None:
         """Keep it as config.json and model.safetensors, from where `load` and the Hub take it."""
@@ -79,12 +80,8 @@ class ReadyModel(ABC):
         return f"{type(self).__name__}({self.name!r}, {size:,} parameters, on {self.device})"
 
 
-def as_many(pictures: Pictures) -> list[Picture]:
-    """Always a list: a batch (b c y x) is many pictures, a path or a tensor (c y x) is one."""
-    return list(pictures) if is_many(pictures) else [pictures]  # pyright: ignore[reportArgumentType, reportReturnType]
-
-
 def is_many(pictures: Pictures) -> bool:
+    """A list or a batch (b c y x) is many pictures, a path or a tensor (c y x) is one."""
     return isinstance(pictures, (list, tuple)) or (hasattr(pictures, "ndim") and pictures.ndim == 4)  # pyright: ignore
 
 

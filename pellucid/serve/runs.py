@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from pellucid.lab.ledger import finite
+from pellucid.config import finite
 from pellucid.runs import Checkpoint, RunFolder
 from pellucid.runs.folder import SECOND_STAGE, kind_of_run
 

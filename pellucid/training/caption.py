@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from pellucid.data import draws
 from pellucid.data.augment import Augment, augment, flips, normalised
 from pellucid.data.caption_sources import load_captions
-from pellucid.data.captions import CaptionSet, CaptionSplits
+from pellucid.data.captions import CaptionSet, CaptionSplits, split_captions
 from pellucid.data.loader import Share
 from pellucid.data.sources import statistics
 from pellucid.data.tokenizer import BACKWARD, END, MASK, NEVER, PAD, SPECIAL, START, UNKNOWN, CaptionTokenizer
@@ -35,13 +35,13 @@ AT_ONCE = 250  # pictures that are evaluated together
 
 
 def resolve(
-    run: CaptionerRun, tokenizer: CaptionTokenizer | None = None, data: CaptionSplits | None = None
+    run: CaptionerRun, tokenizer: CaptionTokenizer | None = None, data: Any = None
 ) -> tuple[CaptionerRun, CaptionSplits, CaptionTokenizer]:
     """The run with what only its data knows (words, length, channels, normalisation), the data, and the tokenizer.
 
     tokenizer: of a run that goes on. data: a set of one's own, instead of what the run names.
     """
-    splits = load_captions(run.data) if data is None else data
+    splits = load_captions(run.data) if data is None else split_captions(data)
     train = splits.train
     if tokenizer is None:
         captions = (caption for several in train.captions for caption in several)
