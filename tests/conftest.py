@@ -21,7 +21,9 @@ if "PYTEST_XDIST_WORKER" in os.environ:  # workers share the cores: one thread e
 # What `make quick` leaves out: by file, by a fixture that alone takes seconds (a browser, every experiment of the lab,
 # a server, a model that is trained first), and each test that took more than 1.5 s with all its parameters, on one core
 # of a busy machine (pytest --durations=0, 2026-11-18).
-SLOW_FILES = "test_compile test_distributed test_docs test_exercises test_explain_memory test_readme test_resume"
+SLOW_FILES = (
+    "test_compile test_distributed test_docs test_exercises test_explain_memory test_packaging test_readme test_resume"
+)
 SLOW_FIXTURES = "visit outcomes server bright run_folder"
 SLOW_TESTS = """
 test_8192_tokens_are_summarised_exactly_in_under_100_mb
@@ -58,6 +60,7 @@ test_from_timm_and_back
 test_gradcheck
 test_headers_with_anything_anywhere_are_a_trace_or_a_sentence
 test_help_is_quick_and_needs_no_torch
+test_pairs_cannot_be_split
 test_help_shows_an_example_for_every_verb
 test_it_learns_to_reverse_ten_digits
 test_killed_in_either_stage_it_ends_the_same
