@@ -8,11 +8,12 @@
 import torch
 from torch import nn
 
+import pellucid
 from pellucid import lab, layers
 
 torch.manual_seed(0)
 attention = layers.MultiHeadAttention(768, heads=12)
-with layers.watch(attention) as seen:
+with pellucid.watch(attention) as seen:
     output = attention(torch.randn(1, 5, 768))
 print(seen.table())
 

@@ -17,7 +17,7 @@ from pellucid import layers, models, ops
 
 torch.manual_seed(0)
 small = models.ViT(models.ViTConfig(width=256, depth=2, heads=8)).eval()
-with torch.no_grad(), layers.watch(small) as seen:
+with torch.no_grad(), pellucid.watch(small) as seen:
     logits = small(torch.randn(1, 3, 32, 32))
 assert logits.shape == (1, 10)
 assert seen["blocks.0.attention"].q.shape == (1, 8, 65, 32)  # 8 heads × 65 tokens × 32 features: 65 × 256
@@ -57,7 +57,7 @@ assert rolled.target == "ship"
 # Nobody needs those products: one vector walks back through the layers, r ← ½·r + ½·mean_h(P_hᵀ·r).
 
 # %%
-with torch.no_grad(), layers.watch(small) as seen:
+with torch.no_grad(), pellucid.watch(small) as seen:
     small(pixels)
 product = torch.eye(65)
 for record in seen.values():

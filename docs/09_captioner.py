@@ -10,7 +10,7 @@
 import torch
 
 import pellucid
-from pellucid import decode, lab, layers
+from pellucid import decode, lab
 from pellucid.data.scenes import SceneConfig, SceneSet, make_scenes
 from pellucid.data.tokenizer import END, START
 
@@ -117,7 +117,7 @@ assert not [sentence for claim in everything for sentence in claim.failures()]
 # And all of it can be seen: `watch` keeps what each attention used, and what it keeps reproduces what the kernel gave.
 
 # %%
-with torch.no_grad(), layers.watch(model) as seen:
+with torch.no_grad(), pellucid.watch(model) as seen:
     model.decode(read, context)
 for name, record in seen.items():
     print(f"{name}: {list(record.weights().shape)}, reproduced to {record.check():.0e}")

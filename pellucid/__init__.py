@@ -17,7 +17,6 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from pellucid.data.captions import CaptionSet as CaptionSet
     from pellucid.data.images import ImageSet as ImageSet
-    from pellucid.layers.watcher import watch as watch
     from pellucid.ops.attention import attend as attend
     from pellucid.ready import evaluate as evaluate
     from pellucid.ready import load as load
@@ -27,6 +26,7 @@ if TYPE_CHECKING:
     from pellucid.training import train as train
     from pellucid.views.page import to_html as to_html
     from pellucid.views.widget import show as show
+    from pellucid.watching import watch as watch
 
 _HOMES = {
     "CaptionSet": "data.captions",
@@ -40,10 +40,23 @@ _HOMES = {
     "show": "views.widget",
     "to_html": "views.page",
     "train": "training",
-    "watch": "layers.watcher",
+    "watch": "watching",
 }
 _ROOMS = (
-    *("ops", "layers", "models", "data", "decode", "runs", "hub", "evaluation", "explain", "ready", "recipes"),
+    *(
+        "ops",
+        "layers",
+        "watching",
+        "models",
+        "data",
+        "decode",
+        "runs",
+        "hub",
+        "evaluation",
+        "explain",
+        "ready",
+        "recipes",
+    ),
     *("training", "views", "lab"),
 )
 __all__ = [*_HOMES]  # pyright: ignore[reportUnsupportedDunderAll]

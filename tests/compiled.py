@@ -6,9 +6,10 @@ import sys
 import torch
 from conftest import MASK_KINDS, make_mask, qkv
 
-from pellucid.layers import DecoderBlock, EncoderBlock, MultiHeadAttention, watch
+from pellucid.layers import DecoderBlock, EncoderBlock, MultiHeadAttention
 from pellucid.models import Transformer, TransformerConfig, ViT, ViTConfig
 from pellucid.ops import attend, masks
+from pellucid.watching import watch
 
 
 def compiled(function, backend):

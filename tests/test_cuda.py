@@ -12,7 +12,7 @@ from test_train import Heard
 from torch.testing import assert_close
 
 from pellucid import ops
-from pellucid.layers import EncoderBlock, watch
+from pellucid.layers import EncoderBlock
 from pellucid.models import ViT, ViTConfig
 from pellucid.ops import attend
 from pellucid.recipes import recipe
@@ -21,6 +21,7 @@ from pellucid.runs.config import Critical
 from pellucid.training import Engine, classify
 from pellucid.training.caption import Captioning, SelfCritical, resolve
 from pellucid.training.distributed import Processes
+from pellucid.watching import watch
 
 if not torch.cuda.is_available():
     pytest.skip("needs a CUDA device", allow_module_level=True)

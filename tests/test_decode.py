@@ -14,8 +14,9 @@ from torch.testing import assert_close
 from pellucid.decode import beam_search, cross_attention, greedy, sample
 from pellucid.decode.beam import _Beam
 from pellucid.decode.rows import _Greedy, _Sample, draw_tokens
-from pellucid.layers import DecoderCache, watch
+from pellucid.layers import DecoderCache
 from pellucid.models import Transformer, TransformerConfig
+from pellucid.watching import watch
 
 START, END = 1, 2
 HOW = {"start": START, "end": END, "length": 7}

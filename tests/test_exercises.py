@@ -15,8 +15,8 @@ from torch import Tensor
 from pellucid.cli import main
 from pellucid.lab.exercises import EXERCISES, check, source, write_exercises
 from pellucid.lab.exercises.cells import BEGIN, END, parse_cells
-from pellucid.layers import watch
 from pellucid.ops import attend
+from pellucid.watching import watch
 
 STEMS = [f"{i:02}_{name}" for i, name in enumerate(EXERCISES, 1)]
 

@@ -19,8 +19,9 @@ from pellucid.explain import METHODS, Look, WordLook, chains, explain, explain_c
 from pellucid.explain.classes import look_at, reading
 from pellucid.explain.flow import flow
 from pellucid.explain.maps import pixels_of
-from pellucid.layers import MultiHeadAttention, watch
+from pellucid.layers import MultiHeadAttention
 from pellucid.models import Captioner, CaptionerConfig, ViT, ViTConfig
+from pellucid.watching import watch
 
 COLOURS = {"mean": (0.4, 0.5, 0.6), "std": (0.2, 0.25, 0.3)}
 BASE = {"classes": 4, "image": (8, 12), "patch": (4, 4), "width": 16, "depth": 3, "heads": 2, **COLOURS}

@@ -17,9 +17,9 @@ from pellucid.explain import (
     trace_caption,
 )
 from pellucid.explain.maps import pixels_of
-from pellucid.layers import watch
 from pellucid.models import Captioner, CaptionerConfig, ViT, ViTConfig
 from pellucid.ops import exact
+from pellucid.watching import watch
 
 CONFIG = ViTConfig(
     classes=3, image=(8, 12), patch=(4, 4), width=16, depth=2, heads=3, registers=1, mean=(0.5,) * 3, std=(0.25,) * 3

@@ -6,8 +6,8 @@ import torch.nn.functional as F
 from torch import nn
 from torch.testing import assert_close
 
-from pellucid.layers import watch
 from pellucid.ops import masks
+from pellucid.watching import watch
 
 
 @pytest.fixture
@@ -155,12 +155,20 @@ def test_timm_vit(timm, name, options):
     assert_close(seen["blocks.2.attn"].weights().sum(-1), torch.ones(2, 3, seen["blocks.2.attn"].q.shape[2]))
 
 
-def test_timm_with_its_own_softmax_is_told_so(timm):
+def test_timm_with_its_own_softmax(timm):
     model = timm.create_model("vit_tiny_patch16_224", pretrained=False, img_size=64, depth=2).eval()
+    image = torch.randn(1, 3, 64, 64)
+    with torch.no_grad(), watch(model) as fused:
+        model(image)
     for block in model.blocks:
         block.attn.fused_attn = False
-    with pytest.raises(ValueError, match=r"computes its own softmax in 'blocks\.0\.attn'"), watch(model):
-        model(torch.randn(1, 3, 64, 64))
+    with torch.no_grad(), watch(model) as written:
+        model(image)
+    assert list(written) == list(fused) == ["blocks.0.attn", "blocks.1.attn"]
+    assert written.check() < 1e-5
+    for name in fused:
+        assert_close(written[name].weights(), fused[name].weights(), rtol=0, atol=1e-6)
+        assert written[name].beta == pytest.approx(fused[name].beta, rel=1e-12)
 
 
 def hugging_face_vit(transformers, attention):
@@ -191,7 +199,12 @@ def test_hugging_face_vit(transformers):
         assert_close(record.weights(), expected, rtol=0, atol=1e-6)
 
 
-def test_hugging_face_eager_is_told_so(transformers):
-    model = hugging_face_vit(transformers, "eager")
-    with pytest.raises(ValueError, match="attn_implementation='sdpa'"), watch(model):
-        model(torch.randn(1, 3, 32, 32))
+def test_hugging_face_eager(transformers):
+    model, image = hugging_face_vit(transformers, "eager"), torch.randn(2, 3, 32, 32)
+    with torch.no_grad(), watch(model) as seen:
+        maps = model(image, output_attentions=True).attentions
+    assert len(seen) == 3
+    assert seen.check() < 1e-5
+    for record, expected in zip(seen.values(), maps, strict=True):
+        assert_close(record.weights(), expected, rtol=0, atol=1e-6)
+        assert record.beta == pytest.approx(12**-0.5)

@@ -25,9 +25,9 @@ from pellucid.layers import (
     RMSNorm,
     SinusoidalPositions,
     TokenEmbedding,
-    watch,
 )
 from pellucid.ops import attention_weights, positions
+from pellucid.watching import watch
 
 
 def tokens(*shape):

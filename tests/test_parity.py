@@ -5,10 +5,11 @@ import torch
 from torch import nn
 from torch.testing import assert_close
 
-from pellucid.layers import DecoderBlock, EncoderBlock, MultiHeadAttention, watch
+from pellucid.layers import DecoderBlock, EncoderBlock, MultiHeadAttention
 from pellucid.models import Transformer, TransformerConfig
 from pellucid.models.transformer import Decoder, Encoder
 from pellucid.ops import masks
+from pellucid.watching import watch
 
 pytestmark = pytest.mark.filterwarnings("ignore:enable_nested_tensor is True")
 OUTPUT = {torch.float64: 1e-10, torch.float32: 1e-6}

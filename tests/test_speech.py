@@ -11,9 +11,9 @@ from pellucid.data.reader import PictureReader
 from pellucid.data.tokenizer import END, START, CaptionTokenizer
 from pellucid.decode.captions import caption_all, write_captions
 from pellucid.evaluation.pointing import aligned, multiply_layers, pointing, pointing_at, read_along
-from pellucid.layers import watch
 from pellucid.models import Captioner, CaptionerConfig
 from pellucid.views.captions import caption_figure
+from pellucid.watching import watch
 
 
 @pytest.fixture(scope="module")

@@ -14,9 +14,9 @@ from pellucid.explain.faithfulness import bootstrap_mean, measure_curves
 from pellucid.explain.flow import LIMIT, flow, flow_decoder
 from pellucid.explain.heads import caption_health
 from pellucid.explain.maps import pixels_of
-from pellucid.layers import watch
-from pellucid.layers.record import Record
 from pellucid.models import ViT, ViTConfig
+from pellucid.watching import watch
+from pellucid.watching.record import Record
 
 SMALL = {"classes": 3, "image": (16, 16), "patch": (4, 4), "width": 16, "heads": 2}
 SMALL |= {"mean": (0.5, 0.5, 0.5), "std": (0.25, 0.25, 0.25)}

@@ -12,8 +12,8 @@ from pellucid.data.tokenizer import END, START, CaptionTokenizer
 from pellucid.decode.captions import write_captions
 from pellucid.explain import Trace, explain, explain_caption, trace, trace_caption
 from pellucid.explain.maps import pixels_of
-from pellucid.layers import watch
 from pellucid.models import Captioner, CaptionerConfig, ViT, ViTConfig
+from pellucid.watching import watch
 
 LABELS = ("cat", "dog", "owl")
 CONFIG = ViTConfig(

@@ -8,8 +8,8 @@ from conftest import randomised
 from safetensors.torch import load_file, save_file
 from torch.testing import assert_close
 
-from pellucid.layers import watch
 from pellucid.models import ViT, ViTConfig, parameters_of
+from pellucid.watching import watch
 
 OPTIONS = {
     "plain": {},

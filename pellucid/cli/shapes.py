@@ -3,9 +3,10 @@
 import torch
 
 from pellucid.cli.verbs import ShapesOptions
-from pellucid.layers import MultiHeadAttention, watch
+from pellucid.layers import MultiHeadAttention
 from pellucid.ops import masks
 from pellucid.views.figures import attention_figure, check_path, save_figure
+from pellucid.watching import watch
 
 MOST_TOKENS = 1024  # a cell of the matrix would be smaller than a pixel
 

@@ -5,7 +5,7 @@ from einops import rearrange
 from torch import Tensor, nn
 
 from pellucid.decode.search import Decodable
-from pellucid.layers import watch
+from pellucid.watching import watch
 
 
 @torch.no_grad()

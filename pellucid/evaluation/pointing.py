@@ -21,10 +21,10 @@ from pellucid.data.reader import PictureReader
 from pellucid.data.tokenizer import START, CaptionTokenizer
 from pellucid.decode import cross_attention
 from pellucid.decode.captions import maps_of_words, write_captions
-from pellucid.layers import watch
 from pellucid.layers.modes import evaluating
-from pellucid.layers.record import Record
 from pellucid.models.captioner import Captioner
+from pellucid.watching import watch
+from pellucid.watching.record import Record
 
 Box = tuple[float, float, float, float]  # (y0, x0, y1, x1) in pixels, ends exclusive
 Boxes = Sequence[Sequence[Box]]  # of each word; none for words that name no object

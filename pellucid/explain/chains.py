@@ -16,9 +16,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from pellucid.layers.record import Record
 from pellucid.ops.exact import weight_blocks
 from pellucid.ops.summaries import rollout
+from pellucid.watching.record import Record
 
 Records = Iterable[Record] | Mapping[str, Record]
 WhichHead = int | Literal["mean", "max"]

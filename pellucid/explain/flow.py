@@ -16,7 +16,7 @@ from torch import Tensor
 
 from pellucid.explain.chains import DecoderRecords, Records, Start, check_decoder, check_self, list_records, weigh_start
 from pellucid.extras import require
-from pellucid.layers.record import Record
+from pellucid.watching.record import Record
 
 LIMIT = 256  # tokens
 PRECISION = 1e-10  # of each flow; all lie between 0 and 1

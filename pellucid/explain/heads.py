@@ -13,9 +13,9 @@ from torch import Tensor
 
 from pellucid.explain.chains import Records, list_records
 from pellucid.explain.trace import Layer, Trace
-from pellucid.layers.record import Record
 from pellucid.ops.exact import weight_blocks
 from pellucid.ops.positions import grid_positions
+from pellucid.watching.record import Record
 
 SAME = 0.05  # maps that differ in less of their mass than this are one map
 CENTRED = 2.0  # times the share that an even map has in the middle

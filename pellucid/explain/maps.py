@@ -24,9 +24,9 @@ from pellucid.data.reader import PictureReader
 from pellucid.explain import chains
 from pellucid.explain.chains import Start, WhichHead
 from pellucid.explain.flow import flow
-from pellucid.layers import watch
-from pellucid.layers.record import Record
 from pellucid.models.vit import ViT
+from pellucid.watching import watch
+from pellucid.watching.record import Record
 
 Method = Literal["raw", "rollout", "flow", "gradient", "input gradient", "random"]
 METHODS: tuple[Method, ...] = get_args(Method)

@@ -18,10 +18,10 @@ from pellucid.explain.maps import Map as Map
 from pellucid.explain.maps import Method, needs_gradient, pixels_of
 from pellucid.explain.words import WordLook, piece_labels
 from pellucid.layers.modes import evaluating
-from pellucid.layers.record import Record
 from pellucid.models.captioner import Captioner
 from pellucid.models.vit import ViT
 from pellucid.ops.exact import share_heads
+from pellucid.watching.record import Record
 
 USUAL_METHODS: tuple[Method, ...] = ("rollout", "gradient")
 

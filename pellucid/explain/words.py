@@ -22,10 +22,10 @@ from pellucid.explain.maps import (
     pixels_of,
     random_map,
 )
-from pellucid.layers import watch
 from pellucid.layers.modes import evaluating
-from pellucid.layers.record import Record
 from pellucid.models.captioner import Captioner
+from pellucid.watching import watch
+from pellucid.watching.record import Record
 
 
 @dataclass(frozen=True, eq=False)

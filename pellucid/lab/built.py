@@ -9,7 +9,8 @@ from torch import Tensor
 
 from pellucid.lab.frame import Claims, Drawing, Experiment, Thesis, at_most, max_error, relative_error, seeded
 from pellucid.lab.panels import heatmap
-from pellucid.layers import MultiHeadAttention, watch
+from pellucid.layers import MultiHeadAttention
+from pellucid.watching import watch
 
 
 class BuiltSettings(NamedTuple):

@@ -8,7 +8,8 @@ from torch import Tensor
 
 from pellucid.lab.frame import Claims, Drawing, Experiment, Thesis, at_least, seeded
 from pellucid.lab.panels import heatmap
-from pellucid.layers import MultiHeadAttention, watch
+from pellucid.layers import MultiHeadAttention
+from pellucid.watching import watch
 
 
 class ChoicesSettings(NamedTuple):

@@ -10,9 +10,10 @@ from torch import Tensor
 
 from pellucid.lab.frame import Claims, Drawing, Experiment, Thesis, at_least, at_most, max_error, relative_error, seeded
 from pellucid.lab.panels import bar_chart, heatmap
-from pellucid.layers import MultiHeadAttention, watch
+from pellucid.layers import MultiHeadAttention
 from pellucid.ops import masks
 from pellucid.ops.positions import grid_positions
+from pellucid.watching import watch
 
 Kernel = Float[Tensor, "out in y x"]
 

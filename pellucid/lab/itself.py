@@ -10,7 +10,7 @@ from pellucid.data.tokenizer import PAD
 from pellucid.lab.frame import Claims, Drawing, Experiment, Thesis, at_least
 from pellucid.lab.panels import bar_chart
 from pellucid.lab.shipped import CAPTIONER, load_photographs, load_scenes, name_models
-from pellucid.layers import watch
+from pellucid.watching import watch
 
 
 class ItselfSettings(NamedTuple):

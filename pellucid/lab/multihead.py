@@ -8,7 +8,8 @@ from einops import einsum, rearrange
 
 from pellucid.lab.frame import Claims, Drawing, Experiment, Thesis, at_least, at_most, max_error, relative_error, seeded
 from pellucid.lab.panels import bar_chart
-from pellucid.layers import MultiHeadAttention, watch
+from pellucid.layers import MultiHeadAttention
+from pellucid.watching import watch
 
 
 class MultiHeadSettings(NamedTuple):

@@ -8,8 +8,9 @@ from torch import Tensor
 
 from pellucid.lab.frame import Claims, Drawing, Experiment, Thesis, at_most, relative_error, seeded
 from pellucid.lab.panels import heatmap
-from pellucid.layers import MultiHeadAttention, watch
+from pellucid.layers import MultiHeadAttention
 from pellucid.ops import attend
+from pellucid.watching import watch
 
 Shape = tuple[int, ...]
 

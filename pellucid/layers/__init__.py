@@ -1,4 +1,4 @@
-"""Parameters wired to ops, and `watch`, which sees every attention of a model."""
+"""Parameters wired to ops."""
 
 from pellucid.layers.attention import MultiHeadAttention
 from pellucid.layers.block import DecoderBlock, DecoderCache, DropPath, EncoderBlock, LayerScale
@@ -15,8 +15,6 @@ from pellucid.layers.embed import (
 )
 from pellucid.layers.feedforward import FeedForward
 from pellucid.layers.norm import LayerNorm, RMSNorm
-from pellucid.layers.record import Record
-from pellucid.layers.watcher import Seen, watch
 
 __all__ = [
     "ClassToken",
@@ -37,10 +35,7 @@ __all__ = [
     "PatchEmbed",
     "PlacedCache",
     "RMSNorm",
-    "Record",
     "RegisterTokens",
-    "Seen",
     "SinusoidalPositions",
     "TokenEmbedding",
-    "watch",
 ]

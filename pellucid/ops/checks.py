@@ -8,8 +8,10 @@ import math
 import torch
 from torch import Tensor
 
+from pellucid.ops.rules import Rule
 
-def check_attention(q: Tensor, k: Tensor, v: Tensor | None = None, mask: Tensor | None = None) -> None:
+
+def check_attention(q: Tensor, k: Tensor, v: Tensor | None = None, mask: Tensor | Rule | None = None) -> None:
     """Raise ValueError unless q (b h q d), k (b g k d), v (b g k e) and mask fit together, with h a multiple of g."""
     if v is not None and _alike(q, k, v):
         if mask is not None:
@@ -36,8 +38,10 @@ def check_attention(q: Tensor, k: Tensor, v: Tensor | None = None, mask: Tensor 
         check_mask(mask, (b, h, n_queries, n_keys), q.device)
 
 
-def check_mask(mask: Tensor, expected: tuple[int, int, int, int], device: torch.device) -> None:
+def check_mask(mask: Tensor | Rule, expected: tuple[int, int, int, int], device: torch.device) -> None:
     """Raise ValueError unless the mask is boolean or a float bias, broadcasts to (b h q k) and is where q is."""
+    if isinstance(mask, Rule):
+        return
     if mask.device != device:
         raise ValueError(f"mask is on {mask.device}, expected {device} as q")
     if mask.dtype != torch.bool and not mask.is_floating_point():

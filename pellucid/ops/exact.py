@@ -14,11 +14,13 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from pellucid.ops.checks import check_attention, resolve_beta
+from pellucid.ops.rules import Rule
 
 # Numbers in one block of rows: 4 MB on a CPU. No size is best everywhere (LOG.md); a GPU wants larger launches.
 _BLOCK_NUMBERS = {"cpu": 2**20, "cuda": 2**25}
 
 RowIndex = slice | Int[Tensor, " n"]
+Mask = Float[Tensor, "..."] | Bool[Tensor, "..."] | Rule | None
 
 
 def scores(q: Tensor, k: Tensor, *, beta: float | None = None) -> Float[Tensor, "b h q k"]:
@@ -51,7 +53,7 @@ def attention_weights(
 def weight_rows(
     q: Float[Tensor, "b h q d"],
     k: Float[Tensor, "b g k d"],
-    mask: Float[Tensor, "..."] | Bool[Tensor, "..."] | None,
+    mask: Mask,
     beta: float,
     causal: bool,
     rows: RowIndex,
@@ -59,7 +61,9 @@ def weight_rows(
 ) -> Float[Tensor, "b h n k"]:
     """The chosen rows of the map. The inputs have been checked."""
     n_queries, n_keys = q.shape[2], k.shape[2]
-    allowed, bias = None, None
+    allowed, bias, rule = None, None, None
+    if isinstance(mask, Rule):
+        mask, rule = None, mask
     if mask is not None:
         mask = mask if mask.ndim < 2 or mask.shape[-2] == 1 else mask[..., rows, :]
         allowed, bias = (mask, None) if mask.dtype == torch.bool else (mask > -math.inf, mask)
@@ -69,6 +73,10 @@ def weight_rows(
         past = torch.arange(n_keys, device=q.device) <= position
         allowed = past if allowed is None else allowed & past
     with _full_precision(q):
+        if rule is not None:
+            return rule.weigh(
+                _barred(_dot(q[:, :, rows], k, beta, dtype), allowed), torch.arange(n_queries, device=q.device)[rows]
+            )
         if math.isinf(beta):
             return _hard(_dot(q[:, :, rows], k, math.copysign(1.0, beta), dtype), allowed, bias)
         return _soft(_dot(q[:, :, rows], k, beta, dtype), allowed, bias)
@@ -77,7 +85,7 @@ def weight_rows(
 def weight_blocks(
     q: Float[Tensor, "b h q d"],
     k: Float[Tensor, "b g k d"],
-    mask: Float[Tensor, "..."] | Bool[Tensor, "..."] | None,
+    mask: Mask,
     beta: float,
     causal: bool,
     dtype: torch.dtype | None = None,
@@ -99,6 +107,10 @@ def share_heads(k: Float[Tensor, "b g k d"], heads: int) -> Float[Tensor, "b {he
 def _dot(q: Tensor, k: Tensor, beta: float, dtype: torch.dtype | None = None) -> Tensor:
     dtype = dtype or torch.promote_types(q.dtype, torch.float32)
     return (q.to(dtype) * beta) @ share_heads(k, q.shape[1]).to(dtype).mT
+
+
+def _barred(s: Tensor, allowed: Tensor | None) -> Tensor:
+    return s if allowed is None else s.masked_fill(~allowed, -math.inf)
 
 
 def _soft(s: Tensor, allowed: Tensor | None, bias: Tensor | None) -> Tensor:

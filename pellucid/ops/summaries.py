@@ -17,7 +17,8 @@ from torch import Tensor
 
 from pellucid.ops.attention import attend
 from pellucid.ops.checks import check_attention, resolve_beta
-from pellucid.ops.exact import RowIndex, share_heads, weight_blocks, weight_rows
+from pellucid.ops.exact import Mask, RowIndex, share_heads, weight_blocks, weight_rows
+from pellucid.ops.rules import Rule, pick_heads
 
 Transposed = Literal["blocks", "fused"]
 Selection = slice | Sequence[int] | Int[Tensor, " n"] | None
@@ -36,7 +37,7 @@ class SelfAttention(Protocol):
     @property
     def k(self) -> Tensor: ...
     @property
-    def mask(self) -> Tensor | None: ...
+    def mask(self) -> Mask: ...
     @property
     def beta(self) -> float | None: ...
     @property
@@ -44,7 +45,7 @@ class SelfAttention(Protocol):
 
 
 def row(
-    q: Tensor, k: Tensor, i: int, mask: Tensor | None = None, *, beta: float | None = None, causal: bool = False
+    q: Tensor, k: Tensor, i: int, mask: Mask = None, *, beta: float | None = None, causal: bool = False
 ) -> Float[Tensor, "b h k"]:
     """How query i spreads its attention over the keys."""
     return rows(q, k, [i], mask, beta=beta, causal=causal)[:, :, 0]
@@ -54,7 +55,7 @@ def rows(
     q: Tensor,
     k: Tensor,
     index: Sequence[int] | Int[Tensor, " n"],
-    mask: Tensor | None = None,
+    mask: Mask = None,
     *,
     beta: float | None = None,
     causal: bool = False,
@@ -66,7 +67,7 @@ def rows(
 def weights(
     q: Tensor,
     k: Tensor,
-    mask: Tensor | None = None,
+    mask: Mask = None,
     *,
     beta: float | None = None,
     causal: bool = False,
@@ -81,8 +82,7 @@ def weights(
         q = q[:, index]
         # Each chosen query head keeps the key head of its group.
         k = k[:, torch.arange(h, device=q.device)[index] // (h // g)]
-        if mask is not None and mask.ndim >= 3 and mask.shape[-3] != 1:
-            mask = mask[..., index, :, :]
+        mask = mask if mask is None else pick_heads(mask, index)
     rows = slice(None) if queries is None else _index("q (queries)", queries, q.shape[2], q.device)
     return weight_rows(q, k, mask, resolve_beta(beta, q.shape[-1]), causal, rows)
 
@@ -90,7 +90,7 @@ def weights(
 def column_mass(
     q: Tensor,
     k: Tensor,
-    mask: Tensor | None = None,
+    mask: Mask = None,
     *,
     beta: float | None = None,
     causal: bool = False,
@@ -102,7 +102,7 @@ def column_mass(
 
 
 def entropy(
-    q: Tensor, k: Tensor, mask: Tensor | None = None, *, beta: float | None = None, causal: bool = False
+    q: Tensor, k: Tensor, mask: Mask = None, *, beta: float | None = None, causal: bool = False
 ) -> Float[Tensor, "b h q"]:
     """−Σ P·ln P of each row, in nats: 0 for one key, ln n for n keys alike."""
     return _each_row(lambda p, _: torch.special.entr(p).sum(-1), q, k, mask, beta, causal)
@@ -112,7 +112,7 @@ def mean_distance(
     q: Tensor,
     k: Tensor,
     keys_at: Float[Tensor, "k axes"],
-    mask: Tensor | None = None,
+    mask: Mask = None,
     *,
     queries_at: Float[Tensor, "q axes"] | None = None,
     beta: float | None = None,
@@ -136,9 +136,7 @@ def mean_distance(
     return _each_row(spread, q, k, mask, beta, causal)
 
 
-def topk(
-    q: Tensor, k: Tensor, n: int, mask: Tensor | None = None, *, beta: float | None = None, causal: bool = False
-) -> TopK:
+def topk(q: Tensor, k: Tensor, n: int, mask: Mask = None, *, beta: float | None = None, causal: bool = False) -> TopK:
     """The n keys each query attends to most, with their weights, largest first."""
     if not 1 <= n <= k.shape[2]:
         raise ValueError(f"n is {n}; expected 1…{k.shape[2]}, the number of keys")
@@ -150,10 +148,13 @@ def topk(
 
 
 def apply(
-    q: Tensor, k: Tensor, x: Tensor, mask: Tensor | None = None, *, beta: float | None = None, causal: bool = False
+    q: Tensor, k: Tensor, x: Tensor, mask: Mask = None, *, beta: float | None = None, causal: bool = False
 ) -> Float[Tensor, "b h q e"]:
     """P·x for x (b h k e): a forward call of the fused kernel with v = x."""
     x = x.expand(q.shape[0], q.shape[1], *x.shape[-2:]).to(q.dtype)
+    if isinstance(mask, Rule):  # no kernel knows it
+        beta = resolve_beta(beta, q.shape[-1])
+        return torch.cat([p.to(x.dtype) @ x for _, p in weight_blocks(q, k, mask, beta, causal)], dim=2)
     return attend(q, share_heads(k, q.shape[1]), x, mask, beta=beta, causal=causal)
 
 
@@ -161,7 +162,7 @@ def apply_transposed(
     q: Tensor,
     k: Tensor,
     x: Tensor,
-    mask: Tensor | None = None,
+    mask: Mask = None,
     *,
     beta: float | None = None,
     causal: bool = False,
@@ -177,6 +178,8 @@ def apply_transposed(
     if x.shape[2] != q.shape[2]:
         raise ValueError(f"axis q (queries): x has {x.shape[2]}, expected {q.shape[2]} as in q")
     if impl == "fused":
+        if isinstance(mask, Rule):
+            raise ValueError(f"impl='fused' knows masks and biases alone, not {mask!r}; use impl='blocks'")
         return _value_gradient(q, k, x, mask, beta, causal)
     if impl != "blocks":
         raise ValueError(f"impl is {impl!r}; expected 'blocks' or 'fused'")

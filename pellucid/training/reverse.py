@@ -9,11 +9,11 @@ from jaxtyping import Int
 from torch import Tensor, nn
 
 from pellucid.decode import greedy
-from pellucid.layers import Record, watch
 from pellucid.models import Transformer, TransformerConfig
 from pellucid.runs import Optim, Run
 from pellucid.training.engine import Engine, Observer
 from pellucid.training.task import Metrics
+from pellucid.watching import Record, watch
 
 DIGITS, LENGTH, START = 10, 10, 10  # the token after the ten digits says "begin"
 

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from pellucid import ops
 from pellucid.lab.exercises import check
-from pellucid.layers import watch
+from pellucid.watching import watch
 
 
 # %%

@@ -24,9 +24,9 @@ from pellucid import decode
 from pellucid.data.scenes import SceneConfig, SceneSet, make_scenes
 from pellucid.data.tokenizer import START, CaptionTokenizer
 from pellucid.lab.exercises import check
-from pellucid.layers import watch
 from pellucid.models import Captioner
 from pellucid.ready import load_captioner
+from pellucid.watching import watch
 
 Box = tuple[int, int, int, int]  # y0, x0, y1, x1 in pixels, ends exclusive
 

@@ -21,8 +21,8 @@ from torch import Tensor
 
 from pellucid import ops
 from pellucid.lab.exercises import check
-from pellucid.layers import watch
 from pellucid.models import ViT, ViTConfig
+from pellucid.watching import watch
 
 
 # %%

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from pellucid.layers.attention import MultiHeadAttention
 from pellucid.layers.cache import KeysValues
-from pellucid.layers.record import Record
+from pellucid.watching.record import Record
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,9 @@ class TokenShapes:
     @classmethod
     def among(cls, inputs: list[Any]) -> "TokenShapes | None":
         """The tokens among a module's inputs, where they can be told."""
-        tokens = [x for x in inputs if isinstance(x, Tensor) and x.ndim == 3 and x.is_floating_point()]
+        tokens = [
+            x for x in inputs if isinstance(x, Tensor) and x.ndim == 3 and x.is_floating_point() and not x.is_nested
+        ]
         if not tokens:
             return None
         context = tuple(tokens[1].shape) if len(tokens) > 1 and tokens[1] is not tokens[0] else None

@@ -10,7 +10,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from pellucid.ops import summaries
-from pellucid.ops.exact import share_heads, weight_blocks
+from pellucid.ops.exact import share_heads, weight_blocks, weight_rows
+from pellucid.ops.rules import Rule
 from pellucid.ops.summaries import Selection, TopK, Transposed
 
 RecordPart = Literal["q", "k", "v", "output"]
@@ -21,19 +22,25 @@ Live = dict[RecordPart, tuple[Tensor, Callable[[Tensor], Tensor]]]
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Record:
-    """One attention as it ran: output = softmax(β·qkᵀ + mask)·v, heads split, positions already in q and k."""
+    """One attention as it ran: output = softmax(β·qkᵀ + mask)·v, heads split, positions already in q and k.
+
+    The tensors are the model's own unless they were copied. One that has been written to since says so when it is asked.
+    """
 
     name: str
     q: Float[Tensor, "b h q d"]
     k: Float[Tensor, "b g k d"]
     v: Float[Tensor, "b g k e"]
-    mask: Tensor | None
+    mask: Tensor | Rule | None
+    """Boolean, True = may attend; a bias; or a rule, where more than that stands before or after the softmax."""
     beta: float
     causal: bool
     dropout: float
     output: Float[Tensor, "b h q e"]
     live: Live | None = None
-    versions: tuple[int, ...] = field(init=False)
+    written: torch.dtype | None = None
+    """What a model that writes its softmax out holds its scores in; a kernel sums them in float32 or better."""
+    versions: dict[str, tuple[int, ...]] = field(init=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "versions", self._versions())
@@ -109,14 +116,41 @@ class Record:
             return error
         if self.dropout > 0:
             reason = f"weights were dropped with probability {self.dropout}; watch the model in eval()"
-        elif self.versions != self._versions():
-            reason = "one of its tensors was changed in place after it was recorded"
+        elif written := self._list_written(("q", "k", "v", "mask", "output")):
+            reason = f"{_say_written(written)}; use watch(model, copy=True)"
         else:
             reason = "q, k, v, mask and β are not what made this output"
         raise ValueError(
             f"{self._who}: softmax(β·qkᵀ)·v misses the output by {error:.1e} in the worst row, "
             f"expected at most {allowed:.1e}: {reason}"
         )
+
+    def check_row(self, i: int) -> bool:
+        """Whether one row comes out as the model's own, within what `check` allows: a look that costs next to nothing."""
+        rows = torch.tensor([i], device=self.q.device)
+        p = weight_rows(self.q, self.k, self.mask, self.beta, self.causal, rows, torch.float64)
+        truth = p @ share_heads(self.v, self.q.shape[1]).to(p.dtype)
+        miss = (self.output[:, :, rows].to(p.dtype) - truth).norm(dim=-1).amax()
+        size = max(truth.square().sum(-1).mean().sqrt().item(), self.v.double().square().sum(-1).mean().sqrt().item())
+        return miss.item() <= self._rounding() * size
+
+    def _check_unwritten(self, parts: Sequence[str]) -> None:
+        """ValueError if the model has written into one of these tensors since, unless nothing that counts has changed.
+
+        A cache that grows in place is written behind what was recorded: then the output still follows from the rest.
+        """
+        written = self._list_written(parts)
+        if not written:
+            return
+        if self.dropout or self._list_written(("output",)) or not self._error() <= self._rounding():
+            raise ValueError(
+                f"{self._who} no longer says what happened: {_say_written(written)}; use watch(model, copy=True)"
+            )
+        object.__setattr__(self, "versions", self._versions())
+
+    def _list_written(self, parts: Sequence[str]) -> list[str]:
+        now = self._versions()
+        return [part for part in parts if self.versions[part] != now[part]]
 
     def __repr__(self) -> str:
         b, h, n_queries, _ = self.q.shape
@@ -128,11 +162,13 @@ class Record:
 
     @property
     def _how(self) -> dict:
+        self._check_unwritten(("q", "k", "mask"))
         return {"mask": self.mask, "beta": self.beta, "causal": self.causal}
 
-    def _versions(self) -> tuple[int, ...]:
-        tensors = (self.q, self.k, self.v, self.output)
-        return tuple(t._version for t in tensors if not t.is_inference())
+    def _versions(self) -> dict[str, tuple[int, ...]]:
+        mask = self.mask.tensors() if isinstance(self.mask, Rule) else [] if self.mask is None else [self.mask]
+        parts = {"q": [self.q], "k": [self.k], "v": [self.v], "output": [self.output], "mask": mask}
+        return {part: tuple(x._version for x in held if not x.is_inference()) for part, held in parts.items()}
 
     def _check_finite(self, part: str, tensor: Tensor) -> None:
         bad = ~tensor.isfinite()
@@ -161,14 +197,21 @@ class Record:
     def _rounding(self) -> float:
         """How much a right kernel may miss by: rounded weights and output, and scores summed in float32 or float64."""
         summed = torch.promote_types(self.q.dtype, torch.float32)
-        unit = torch.finfo(summed).eps
+        unit = torch.finfo(self.written or summed).eps
         if self.q.device.type == "cuda" and torch.get_float32_matmul_precision() != "highest":
             unit = max(unit, 2.0**-11)  # TF32 keeps ten bits
         longest = [x.to(summed).norm(dim=-1).amax().item() if x.numel() else 0.0 for x in (self.q, self.k)]
         size = 1.0 if math.isinf(self.beta) else abs(self.beta) * math.prod(longest)
-        if self.mask is not None and self.mask.dtype != torch.bool:
-            # A bias of −10⁴ costs the scores beside it four digits; what lies far below leaves no trace of them.
-            felt = self.mask[self.mask > -1e5]
-            size += felt.abs().amax().item() if felt.numel() else 0.0
+        parts = self.mask.tensors() if isinstance(self.mask, Rule) else [self.mask] if self.mask is not None else []
+        for part in parts:
+            if part.dtype != torch.bool:
+                # A bias of −10⁴ costs the scores beside it four digits; what lies far below leaves no trace of them.
+                felt = part[part > -1e5]
+                largest = felt.abs().amax().item() if felt.numel() else 0.0
+                size = size * max(1.0, largest) + largest if isinstance(self.mask, Rule) else size + largest
         rounded = min(self.output.dtype, self.v.dtype, key=lambda d: torch.finfo(d).bits)
         return 8 * torch.finfo(rounded).eps + 32 * unit * (1 + size)
+
+
+def _say_written(parts: list[str]) -> str:
+    return f"{' and '.join(parts)} {'was' if len(parts) == 1 else 'were'} changed in place after it was recorded"

@@ -1,0 +1,178 @@
+"""What stands between β·qkᵀ and its softmax, where that is more than a mask: a rule, applied to a few rows at a time.
+
+Softcapping, a temperature for each head, scores that are overwritten, attention sinks, heads that are mixed before or
+after the softmax, a function of the positions: models write these in many ways. A `Rule` stands where a mask does in
+`ops.exact` and `ops.summaries`, so that all of them hold for it, too.
+
+Axes: b batch, h heads, n some of the queries, k keys.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+Rows = Tensor  # the numbers of some of the queries
+Step = Callable[[Tensor, Rows], Tensor]
+
+
+@dataclass(frozen=True, eq=False)
+class Times:
+    """Each score times a number of its own: a temperature for each head, or a mask of ones and zeros."""
+
+    factor: Tensor
+
+    def __call__(self, x: Tensor, rows: Rows) -> Tensor:
+        return x * pick_rows(self.factor, rows).to(x.dtype)
+
+
+@dataclass(frozen=True, eq=False)
+class Plus:
+    """A bias."""
+
+    bias: Tensor
+
+    def __call__(self, x: Tensor, rows: Rows) -> Tensor:
+        return x + pick_rows(self.bias, rows).to(x.dtype)
+
+
+@dataclass(frozen=True, eq=False)
+class Fill:
+    """One value wherever the mask is True."""
+
+    mask: Tensor
+    value: float
+
+    def __call__(self, x: Tensor, rows: Rows) -> Tensor:
+        return x.masked_fill(pick_rows(self.mask, rows), self.value)
+
+
+@dataclass(frozen=True, eq=False)
+class Apply:
+    """A function of each number alone."""
+
+    name: str
+    function: Callable[[Tensor], Tensor]
+
+    def __call__(self, x: Tensor, rows: Rows) -> Tensor:
+        return self.function(x)
+
+
+@dataclass(frozen=True, eq=False)
+class MixHeads:
+    """Talking heads (Shazeer et al. 2020): each head becomes a mixture of all of them."""
+
+    matrix: Tensor  # (out, in)
+    bias: Tensor | None
+
+    def __call__(self, x: Tensor, rows: Rows) -> Tensor:
+        mixed = torch.einsum("oi,bink->bonk", self.matrix.to(x.dtype), x)
+        return mixed if self.bias is None else mixed + self.bias.to(x.dtype)[:, None, None]
+
+
+@dataclass(frozen=True, eq=False)
+class Positions:
+    """A function of each score and of where it stands, as flex attention takes one: f(score, b, h, q, k)."""
+
+    function: Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]
+
+    def __call__(self, x: Tensor, rows: Rows) -> Tensor:
+        return self.function(x, *places(x, rows))
+
+
+@dataclass(frozen=True, eq=False)
+class Allow:
+    """A function of where a score stands that says whether it counts, as flex attention takes one: f(b, h, q, k)."""
+
+    function: Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
+
+    def __call__(self, x: Tensor, rows: Rows) -> Tensor:
+        return x.masked_fill(~self.function(*places(x, rows)), -torch.inf)
+
+
+@dataclass(frozen=True, eq=False)
+class Rule:
+    """Steps before the softmax, steps after it, and sinks: scores that take their share and belong to no key.
+
+    >>> cap = Apply("2·tanh(·/2)", lambda s: 2 * (s / 2).tanh())
+    >>> Rule((cap,)).weigh(torch.tensor([[[[0.0, 100.0]]]]), torch.arange(1))
+    tensor([[[[0.1192, 0.8808]]]])
+    """
+
+    before: tuple[Step, ...] = ()
+    after: tuple[Step, ...] = ()
+    sinks: Tensor | None = None
+    """(b h q s), each axis but the last of its size or one."""
+
+    def weigh(self, scores: Tensor, rows: Rows) -> Tensor:
+        """The weights of these rows from their scores; a row that may attend to nothing gets zeros."""
+        for step in self.before:
+            scores = step(scores, rows)
+        if self.sinks is None:
+            weights = scores.softmax(-1)
+        else:
+            sinks = pick_rows(self.sinks, rows).to(scores.dtype)
+            joined = torch.cat([scores, sinks.expand(*scores.shape[:-1], -1)], dim=-1)
+            weights = joined.softmax(-1)[..., : scores.shape[-1]]
+        weights = weights.masked_fill((scores == -torch.inf).all(-1, keepdim=True), 0.0)
+        for step in self.after:
+            weights = step(weights, rows)
+        return weights
+
+    def tensors(self) -> list[Tensor]:
+        """What it is made of."""
+        parts = [value for step in (*self.before, *self.after) for value in vars(step).values()]
+        return [x for x in (*parts, self.sinks) if isinstance(x, Tensor)]
+
+    def detach(self) -> "Rule":
+        """The same with no graph behind it."""
+
+        def freed(step: Step) -> Step:
+            return type(step)(**{k: v.detach() if isinstance(v, Tensor) else v for k, v in vars(step).items()})
+
+        sinks = None if self.sinks is None else self.sinks.detach()
+        return Rule(tuple(map(freed, self.before)), tuple(map(freed, self.after)), sinks)
+
+    def __repr__(self) -> str:
+        before, after = (", ".join(map(_say, steps)) for steps in (self.before, self.after))
+        parts = [f"before: {before}"] if before else []
+        parts += [f"after: {after}"] if after else []
+        parts += [f"{self.sinks.shape[-1]} sinks"] if self.sinks is not None else []
+        return f"Rule({'; '.join(parts)})"
+
+
+def pick_rows(tensor: Tensor, rows: Rows) -> Tensor:
+    """The rows of something that broadcasts to (b h q k)."""
+    return tensor if tensor.ndim < 2 or tensor.shape[-2] == 1 else tensor[..., rows, :]
+
+
+def pick_heads(mask: "Tensor | Rule", heads: Tensor | slice) -> "Tensor | Rule":
+    """Of something that broadcasts to (b h q k), what belongs to these heads. Heads that are mixed can't be parted."""
+
+    def picked(x: Tensor) -> Tensor:
+        return x[..., heads, :, :] if x.ndim >= 3 and x.shape[-3] != 1 else x
+
+    if isinstance(mask, Tensor):
+        return picked(mask)
+
+    def part(step: Step) -> Step:
+        if isinstance(step, MixHeads | Positions | Allow):
+            raise ValueError("the heads of this attention can't be parted; ask for all of them and pick from the map")
+        return type(step)(**{k: picked(v) if isinstance(v, Tensor) else v for k, v in vars(step).items()})
+
+    sinks = None if mask.sinks is None else picked(mask.sinks)
+    return Rule(tuple(map(part, mask.before)), tuple(map(part, mask.after)), sinks)
+
+
+def places(x: Tensor, rows: Rows) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Where each of the scores (b h n k) stands, as four tensors that broadcast to them."""
+    b, h, k = (torch.arange(x.shape[axis], device=x.device) for axis in (0, 1, 3))
+    return b[:, None, None, None], h[:, None, None], rows[:, None], k
+
+
+def _say(step: Step) -> str:
+    if isinstance(step, Apply):
+        return step.name
+    tensor = next((x for x in vars(step).values() if isinstance(x, Tensor)), None)
+    return type(step).__name__ + ("" if tensor is None else str(list(tensor.shape)))

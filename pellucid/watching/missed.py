@@ -1,0 +1,62 @@
+"""What watching could not record: named, with the reason."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+
+@dataclass(frozen=True)
+class Missed:
+    """One attention that was not recorded."""
+
+    module: str
+    shape: tuple[int, ...]
+    """Of its weights, where they are known; else of what the kernel was given."""
+    reason: str
+
+
+class MissedAttention(UserWarning):
+    """An attention ran inside the block that could not be recorded."""
+
+
+def say_missed(model: nn.Module, missed: Sequence[Missed], recorded: int) -> str:
+    """One sentence for what was not recorded."""
+    kind = type(model).__name__
+    if not missed:
+        return (
+            f"watch saw no attention in {kind}: inside the block nothing in it called pellucid.ops.attend, an attention "
+            "of PyTorch's, or took a softmax of a product of queries and keys"
+        )
+    first = missed[0]
+    number = len(missed)
+    how_many = f"{number} of {number + recorded} attentions of {kind} could not be recorded"
+    where = f"{'the first' if number > 1 else 'it'} is in {first.module or kind!r}: {first.reason}"
+    return f"{how_many}; {where}" + ("; seen.missed names them all" if number > 1 else "")
+
+
+def list_scripted(model: nn.Module) -> list[Missed]:
+    """Attentions inside TorchScript, where no Python function is called that could be watched."""
+    found = []
+    for name, module in model.named_modules():
+        parent = name.rpartition(".")[0]
+        inside = name and isinstance(model.get_submodule(parent), torch.jit.ScriptModule)
+        if isinstance(module, torch.jit.ScriptModule) and not inside:
+            text = str(getattr(module, "inlined_graph", ""))
+            times = text.count("aten::softmax") + text.count("aten::scaled_dot_product_attention")
+            reason = "it is TorchScript, which runs outside Python; watch the module that was scripted"
+            found += [Missed(name, (), reason)] * times
+    return found
+
+
+def list_outside(model: nn.Module, seen: Iterable[str]) -> list[Missed]:
+    """Hugging Face's modules whose attention runs where no function of PyTorch's can be watched."""
+    kind = getattr(getattr(model, "config", None), "_attn_implementation", None) or ""
+    if any(True for _ in seen):
+        return []
+    if kind == "flex_attention":
+        return [Missed("", (), "flex attention runs compiled; use watch(model, exact_output=False), which doesn't")]
+    if "flash" in kind:
+        return [Missed("", (), f"{kind} is no kernel of PyTorch's; load the model with attn_implementation='sdpa'")]
+    return []
