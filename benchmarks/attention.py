@@ -10,7 +10,8 @@ from report import Column, Table, keep
 from torch import nn
 
 from pellucid import ops
-from pellucid.layers import EncoderBlock, watch
+from pellucid.layers import EncoderBlock
+from pellucid.watching import watch
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 DTYPE = torch.bfloat16 if DEVICE == "cuda" else torch.float32
