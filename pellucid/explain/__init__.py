@@ -1,5 +1,6 @@
 """Why a model answered as it did: maps from watched attention, and whether they mean anything."""
 
+from pellucid.explain.ablation import ablate
 from pellucid.explain.classes import explain
 from pellucid.explain.faithfulness import Faithfulness, faithfulness
 from pellucid.explain.heads import CaptionHealth, LayerReport, caption_health, report_heads
@@ -21,6 +22,7 @@ __all__ = [
     "Tokens",
     "Trace",
     "WordLook",
+    "ablate",
     "caption_health",
     "explain",
     "explain_caption",

@@ -17,7 +17,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from pellucid.ops.exact import weight_blocks
-from pellucid.ops.summaries import rollout
+from pellucid.ops.summaries import check_chain, rollout
 from pellucid.watching.record import Record
 
 Records = Iterable[Record] | Mapping[str, Record]
@@ -191,7 +191,8 @@ def _token(start: int, record: Record) -> int:
 
 
 def check_self(records: Sequence[Record], tokens: int) -> None:
-    """Self-attention over so many tokens, or a sentence."""
+    """Self-attentions over so many tokens, each of which reads the one before, or a sentence."""
+    check_chain(records)
     for record in records:
         n_queries, n_keys = record.q.shape[2], record.k.shape[2]
         if not n_queries == n_keys == tokens:

@@ -77,7 +77,8 @@ def attend(
     out = _run(impl, q, k, v, mask, beta, causal, dropout)
     if not torch.compiler.is_compiling():  # so that somebody else's watching never touches a compiled graph
         for observe in _observers:
-            observe(q, k, v, mask, beta, causal, dropout, out)
+            changed = observe(q, k, v, mask, beta, causal, dropout, out)
+            out = out if changed is None else changed
     return out
 
 
@@ -86,14 +87,17 @@ def to_autocast(x: Tensor) -> Tensor:
     return x if x.dtype == torch.float64 else x.to(torch.get_autocast_dtype(x.device.type))
 
 
-AttentionObserver = Callable[[Tensor, Tensor, Tensor, Tensor | None, float, bool, float, Tensor], None]
+AttentionObserver = Callable[[Tensor, Tensor, Tensor, Tensor | None, float, bool, float, Tensor], Tensor | None]
 _observers: tuple[AttentionObserver, ...] = ()
 _observers_lock = threading.Lock()
 
 
 @contextmanager
 def observed_by(observe: AttentionObserver) -> Iterator[None]:
-    """While the block runs, every call of attend, in any thread, is shown to `observe`: what came in and went out."""
+    """While the block runs, every call of attend, in any thread, is shown to `observe`: what came in and went out.
+
+    What it gives back, if anything, takes the place of what went out.
+    """
     global _observers
     with _observers_lock:
         _observers = (*_observers, observe)

@@ -9,6 +9,7 @@ Axes: b batch, h heads, n some of the queries, k keys.
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -129,7 +130,7 @@ class Rule:
         """The same with no graph behind it."""
 
         def freed(step: Step) -> Step:
-            return type(step)(**{k: v.detach() if isinstance(v, Tensor) else v for k, v in vars(step).items()})
+            return _changed(step, Tensor.detach)
 
         sinks = None if self.sinks is None else self.sinks.detach()
         return Rule(tuple(map(freed, self.before)), tuple(map(freed, self.after)), sinks)
@@ -159,7 +160,7 @@ def pick_heads(mask: "Tensor | Rule", heads: Tensor | slice) -> "Tensor | Rule":
     def part(step: Step) -> Step:
         if isinstance(step, MixHeads | Positions | Allow):
             raise ValueError("the heads of this attention can't be parted; ask for all of them and pick from the map")
-        return type(step)(**{k: picked(v) if isinstance(v, Tensor) else v for k, v in vars(step).items()})
+        return _changed(step, picked)
 
     sinks = None if mask.sinks is None else picked(mask.sinks)
     return Rule(tuple(map(part, mask.before)), tuple(map(part, mask.after)), sinks)
@@ -169,6 +170,10 @@ def places(x: Tensor, rows: Rows) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Where each of the scores (b h n k) stands, as four tensors that broadcast to them."""
     b, h, k = (torch.arange(x.shape[axis], device=x.device) for axis in (0, 1, 3))
     return b[:, None, None, None], h[:, None, None], rows[:, None], k
+
+
+def _changed(step: Any, change: Callable[[Tensor], Tensor]) -> Step:
+    return type(step)(**{k: change(x) if isinstance(x, Tensor) else x for k, x in vars(step).items()})
 
 
 def _say(step: Step) -> str:

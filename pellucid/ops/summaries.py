@@ -212,6 +212,7 @@ def rollout(
     records = list(records.values() if isinstance(records, Mapping) else records)
     if not records:
         raise ValueError("rollout needs at least one record; got none")
+    check_chain(records)
     if not 0.0 <= residual <= 1.0:
         raise ValueError(f"residual is {residual}; expected a share between 0 and 1")
     b, _, tokens, _ = records[-1].q.shape
@@ -240,7 +241,7 @@ def _each_row(
     summarise: Callable[[Tensor, slice], Tensor],
     q: Tensor,
     k: Tensor,
-    mask: Tensor | None,
+    mask: Mask,
     beta: float | None,
     causal: bool,
 ) -> Float[Tensor, "b h q"]:
@@ -255,6 +256,13 @@ def _room(q: Tensor, *axes: int, dtype: torch.dtype | None = None) -> Tensor:
     """For every query's result, made before the blocks: results kept one by one between them would pin their memory."""
     dtype = dtype or torch.promote_types(q.dtype, torch.float32)
     return torch.empty(*q.shape[:3], *axes, dtype=dtype, device=q.device)
+
+
+def check_chain(records: Sequence[SelfAttention]) -> None:
+    """ValueError if a record that knows what it read doesn't go on with what the one before it wrote."""
+    for before, record in zip([None, *records], records, strict=False):
+        if (check := getattr(record, "check_follows", None)) is not None:
+            check(before)
 
 
 def _value_gradient(

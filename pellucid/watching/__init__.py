@@ -2,6 +2,8 @@
 
 from pellucid.watching.missed import Missed, MissedAttention
 from pellucid.watching.record import Record
+from pellucid.watching.steering import Change
+from pellucid.watching.towers import Edge, Tower
 from pellucid.watching.watcher import Seen, watch
 
-__all__ = ["Missed", "MissedAttention", "Record", "Seen", "watch"]
+__all__ = ["Change", "Edge", "Missed", "MissedAttention", "Record", "Seen", "Tower", "watch"]

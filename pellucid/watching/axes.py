@@ -14,10 +14,11 @@ from torch import Tensor
 class Atom:
     """An axis, or a part of one that was split."""
 
-    __slots__ = ("parts", "size")
+    __slots__ = ("kind", "parts", "size")
 
-    def __init__(self, size: int):
+    def __init__(self, size: int, kind: str = ""):
         self.size = size
+        self.kind = kind  # what it counts, where that is known: batch, token or feature
         self.parts: tuple[Atom, ...] | None = None
 
 
@@ -25,9 +26,9 @@ Axis = tuple[Atom, ...]  # none for an axis of size one
 Axes = tuple[Axis, ...]
 
 
-def fresh(size: int) -> Axis:
+def fresh(size: int, kind: str = "") -> Axis:
     """A new axis."""
-    return () if size == 1 else (Atom(size),)
+    return () if size == 1 else (Atom(size, kind),)
 
 
 def leaves(axis: Sequence[Atom]) -> list[Atom]:
@@ -55,7 +56,7 @@ def reshape(axes: Axes, shape: Sequence[int]) -> Axes | None:
             if atom.size > size:
                 if atom.size % size:
                     return None
-                atom.parts = Atom(size), Atom(atom.size // size)
+                atom.parts = Atom(size, atom.kind), Atom(atom.size // size, atom.kind)
                 rest.append(atom.parts[1])
                 atom = atom.parts[0]
             if size % atom.size:

@@ -21,13 +21,17 @@ class MissedAttention(UserWarning):
     """An attention ran inside the block that could not be recorded."""
 
 
+class ChangedOutput(UserWarning):
+    """Something ran otherwise because it was watched, so that the output may differ in its last bits."""
+
+
 def say_missed(model: nn.Module, missed: Sequence[Missed], recorded: int) -> str:
     """One sentence for what was not recorded."""
     kind = type(model).__name__
     if not missed:
         return (
-            f"watch saw no attention in {kind}: inside the block nothing in it called pellucid.ops.attend, an attention "
-            "of PyTorch's, or took a softmax of a product of queries and keys"
+            f"watch saw no attention in {kind}: inside the block nothing in it called pellucid.ops.attend, an "
+            "attention of PyTorch's, or took a softmax of a product of queries and keys"
         )
     first = missed[0]
     number = len(missed)
@@ -38,11 +42,10 @@ def say_missed(model: nn.Module, missed: Sequence[Missed], recorded: int) -> str
 
 def list_scripted(model: nn.Module) -> list[Missed]:
     """Attentions inside TorchScript, where no Python function is called that could be watched."""
-    found = []
+    found, inside = [], ()
     for name, module in model.named_modules():
-        parent = name.rpartition(".")[0]
-        inside = name and isinstance(model.get_submodule(parent), torch.jit.ScriptModule)
-        if isinstance(module, torch.jit.ScriptModule) and not inside:
+        if isinstance(module, torch.jit.ScriptModule) and not name.startswith(inside):
+            inside = (*inside, f"{name}.")
             text = str(getattr(module, "inlined_graph", ""))
             times = text.count("aten::softmax") + text.count("aten::scaled_dot_product_attention")
             reason = "it is TorchScript, which runs outside Python; watch the module that was scripted"

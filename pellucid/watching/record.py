@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from jaxtyping import Float
@@ -13,18 +13,24 @@ from pellucid.ops import summaries
 from pellucid.ops.exact import share_heads, weight_blocks, weight_rows
 from pellucid.ops.rules import Rule
 from pellucid.ops.summaries import Selection, TopK, Transposed
+from pellucid.watching.streams import Reading
 
 RecordPart = Literal["q", "k", "v", "output"]
 RECORD_PARTS: tuple[RecordPart, ...] = ("q", "k", "v", "output")
 # The tensors as the model holds them, and how their gradient is brought into the record's shape.
 Live = dict[RecordPart, tuple[Tensor, Callable[[Tensor], Tensor]]]
+WHY_NOT = {
+    "cross": "is cross-attention, whose keys are other tokens than its queries",
+    "windows": "attends within windows, which lie in its batch, so that its rows aren't those of the whole",
+    "channels": "attends to channels and not to tokens",
+}
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Record:
     """One attention as it ran: output = softmax(β·qkᵀ + mask)·v, heads split, positions already in q and k.
 
-    The tensors are the model's own unless they were copied. One that has been written to since says so when it is asked.
+    The tensors are the model's own unless they were copied. If one has been written to since, it says so when asked.
     """
 
     name: str
@@ -40,6 +46,9 @@ class Record:
     live: Live | None = None
     written: torch.dtype | None = None
     """What a model that writes its softmax out holds its scores in; a kernel sums them in float32 or better."""
+    reading: Reading | None = None
+    """Which tokens are its queries and its keys, where that could be followed."""
+    steer: "Callable[[str, Any], None] | None" = None
     versions: dict[str, tuple[int, ...]] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -104,6 +113,33 @@ class Record:
             out = out[:, :, queries]
         return out.to(dtype) @ v.to(dtype).mT
 
+    def replace(self, **change: Any) -> None:
+        """Change this attention from the next forward on, inside the block; see `Change` for beta, mask, keys, off.
+
+        Nothing given: as it was.
+        """
+        if self.steer is None:
+            raise ValueError(f"{self._who} was made by hand; records that `watch` gives can be changed in their block")
+        self.steer(self.name, change)
+
+    def check_follows(self, before: "Record | None") -> None:
+        """ValueError unless this is a self-attention that goes on with the tokens of the one before it."""
+        reading = self.reading
+        if reading is None:
+            return
+        why = WHY_NOT.get(reading.kind)
+        if why is not None:
+            raise ValueError(f"{self._who} {why}: no chain of self-attentions goes through it")
+        other = None if before is None else before.reading
+        if before is None or other is None:
+            return
+        apart = reading.tokens and other.tokens and reading.tokens != other.tokens
+        if apart or not reading.queries >> other.number & 1:
+            raise ValueError(
+                f"{self._who} doesn't go on with the tokens of {before.name!r}: a chain stays in one tower, and "
+                "seen.towers lists them"
+            )
+
     def check(self) -> float:
         """Compute softmax(β·qkᵀ)·v anew, in float64, and compare: the error if it is rounding, ValueError if not.
 
@@ -126,7 +162,7 @@ class Record:
         )
 
     def check_row(self, i: int) -> bool:
-        """Whether one row comes out as the model's own, within what `check` allows: a look that costs next to nothing."""
+        """Whether one row comes out as the model's own, within what `check` allows: a look that costs little."""
         rows = torch.tensor([i], device=self.q.device)
         p = weight_rows(self.q, self.k, self.mask, self.beta, self.causal, rows, torch.float64)
         truth = p @ share_heads(self.v, self.q.shape[1]).to(p.dtype)

@@ -1,0 +1,231 @@
+"""Where PyTorch's functions pass: a mode for each thread that shows them to the recorder, and what must give way to it.
+
+A torch function mode belongs to a thread, switches PyTorch's fast path of encoder layers off, and can't be compiled
+through. So threads get their own, the fast path is told that nobody watches, and flex attention, which compiles itself,
+shows what it did afterwards.
+"""
+
+import inspect
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from types import FunctionType
+from typing import Any, cast
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.nn.attention import flex_attention as flex
+from torch.overrides import TorchFunctionMode
+
+from pellucid.watching import kernels
+from pellucid.watching.kernels import Call
+from pellucid.watching.recorder import Recorder
+
+
+class Mode(TorchFunctionMode):
+    """Stands at PyTorch's functions, in one thread. `ops.attend` passes it unseen: it has its observers."""
+
+    def __init__(self, recorder: Recorder):
+        super().__init__()
+        self.recorder = recorder
+        self.follower, self.streams = recorder.follow()
+
+    def __torch_function__(self, func: Callable, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
+        name = _name(func)
+        kwargs = kwargs or {}
+        self.recorder.ran = True
+        if name == "multi_head_attention_forward":
+            return self._packed(func, *args, **kwargs)
+        out = func(*args, **kwargs)
+        if name in SILENT:
+            return out
+        read = KERNELS.get(name)
+        if read is not None:
+            replaced = self.recorder.kernel(name, partial(read, out), args, kwargs)
+        elif name.startswith("_scaled_dot_product"):
+            replaced = self.recorder.kernel(name, partial(kernels.read_aten, out, func), args, kwargs)
+        elif "attention" in name or "attn" in name:
+            replaced = self.recorder.unknown(name, args)
+        else:
+            if kwargs:
+                named = tuple(kwargs[key] for key in TENSORS if key in kwargs)
+                args, kwargs = (*args, *named), {k: x for k, x in kwargs.items() if k not in TENSORS}
+            self.streams.see(name, args, kwargs, out)
+            replaced = self.follower.see(name, args, kwargs, out)
+        return out if replaced is None else replaced
+
+    def _packed(self, func: Callable, *args: Any, **kwargs: Any) -> Any:
+        """nn.MultiheadAttention's function, re-entered so that its inner calls are seen.
+
+        PyTorch hands the whole function to the mode; called again under the mode it would be handed back for ever.
+        So the same code runs with one global name changed: it is told that nobody is watching the outer call.
+        """
+        original = F.multi_head_attention_forward
+        unwatched = {**vars(F), "has_torch_function": lambda tensors: False}
+        inner = FunctionType(original.__code__, unwatched, original.__name__, original.__defaults__)
+        inner.__kwdefaults__ = original.__kwdefaults__
+        with self:
+            return inner(*args, **kwargs)
+
+
+KERNELS: dict[str, Callable[..., Call]] = {
+    "scaled_dot_product_attention": kernels.read_sdpa,
+    "_native_multi_head_attention": kernels.read_fast_attention,
+    "_transformer_encoder_layer_fwd": kernels.read_fast_layer,
+}
+SILENT = frozenset({"size", "dim", "shape", "dtype", "device", "ndim", "is_nested", "requires_grad", "numel", "stride"})
+SILENT |= {"is_floating_point", "is_contiguous", "data_ptr", "item", "attend", "layout", "is_cuda", "grad_fn"}
+TENSORS = ("condition", "self", "input", "tensors", "batch1", "batch2", "mat1", "mat2", "mask", "other", "value")
+_names: dict[Any, str] = {}
+
+
+def _name(func: Callable) -> str:
+    """What a function is called, in place or not, a method or not: `mul` for torch.mul, Tensor.mul_ and x *= y."""
+    try:
+        return _names[func]
+    except KeyError:
+        pass
+    name = getattr(func, "__name__", "") or str(func)
+    if name == "__get__":  # a property
+        name = getattr(getattr(func, "__self__", None), "__name__", "")
+    name = name.partition(".")[0]
+    if name.startswith("__") and name.endswith("__"):
+        name = name.strip("_")
+        name = name[1:] if name in ("imul", "iadd", "isub", "itruediv", "rmul", "radd", "rmatmul") else name
+    elif name not in KERNELS:
+        name = name.rstrip("_")
+    name = {"concat": "cat", "concatenate": "cat", "_softmax": "softmax", "_safe_softmax": "softmax"}.get(name, name)
+    _names[func] = name
+    return name
+
+
+@contextmanager
+def fast_path_kept() -> Iterator[None]:
+    """PyTorch leaves its fast path if anything watches its functions. Meanwhile a mode of ours doesn't count."""
+    global _fast_path_users
+    with _patching:
+        if _fast_path_users == 0:
+            torch.overrides.has_torch_function = _has_others
+        _fast_path_users += 1
+    try:
+        yield
+    finally:
+        with _patching:
+            _fast_path_users -= 1
+            if _fast_path_users == 0:
+                torch.overrides.has_torch_function = _has_torch_function
+
+
+_patching = threading.RLock()
+_fast_path_users = 0
+_has_torch_function = torch.overrides.has_torch_function
+
+
+def _has_others(tensors: Any) -> bool:
+    if not _has_torch_function(tensors):
+        return False
+    if all(isinstance(mode, Mode) for mode in torch.overrides._get_current_function_mode_stack()):
+        plain = torch._C._disabled_torch_function_impl
+        kinds = {type(x) for x in tensors if isinstance(x, Tensor)} - {Tensor}
+        return any(kind.__torch_function__ is not plain for kind in kinds)
+    return True
+
+
+@contextmanager
+def flex_shown_to(observe: Callable[..., None]) -> Iterator[None]:
+    """While the block runs, every call of flex attention is shown to `observe`, whoever holds the function.
+
+    It compiles what it is given, which can't be done under a mode, and others have imported it by name: so its code is
+    exchanged for one that runs the old code without our modes and shows what came out.
+    """
+    function, names = cast(FunctionType, flex.flex_attention), cast(dict[str, Any], flex.__dict__)
+    with _patching:
+        code, before = function.__code__, names.get("_shown")
+        original = FunctionType(code, names, function.__name__, function.__defaults__)
+        original.__kwdefaults__ = function.__kwdefaults__
+
+        def shown(*args: Any, **kwargs: Any) -> Any:
+            if torch.compiler.is_compiling():
+                return original(*args, **kwargs)
+            with _without_modes():
+                out = original(*args, **kwargs)
+            observe(out, *args, **kwargs)
+            return out
+
+        names["_shown"] = shown
+        function.__code__ = inspect.unwrap(_call_shown).__code__
+    try:
+        yield
+    finally:
+        with _patching:
+            function.__code__ = code
+            names["_shown"] = before
+
+
+def _call_shown(*args: Any, **kwargs: Any) -> Any:
+    return _shown(*args, **kwargs)  # type: ignore[name-defined]  # noqa: F821
+
+
+@contextmanager
+def _without_modes() -> Iterator[None]:
+    with ExitStack() as stack:
+        while torch.overrides._get_current_function_mode_stack():
+            stack.enter_context(torch.overrides._pop_mode_temporarily())
+        yield
+
+
+@contextmanager
+def threads_watched(model: nn.Module, recorder: Recorder) -> Iterator[None]:
+    """Modes belong to a thread: one that is started meanwhile, or in which the model is called, gets its own."""
+    depths = threading.local()
+    start = threading.Thread.start
+
+    def watching() -> bool:
+        modes = torch.overrides._get_current_function_mode_stack()
+        return any(isinstance(mode, Mode) and mode.recorder is recorder for mode in modes)
+
+    def start_watched(thread: threading.Thread) -> None:
+        run, owner = thread.run, recorder.owner()
+
+        def run_watched() -> None:
+            recorder.starter.owner = owner
+            with Mode(recorder):
+                run()
+
+        if watching():
+            thread.run = run_watched  # type: ignore[method-assign]
+        start(thread)
+
+    def enter(module: nn.Module, args: Any, kwargs: Any) -> None:
+        _enter_thread()
+        with torch._C.DisableTorchFunction():
+            recorder.local.streams.enter(args, kwargs)
+
+    def _enter_thread() -> None:
+        entered = getattr(depths, "entered", 0)
+        if entered or not watching():
+            depths.entered = entered + 1
+            if not entered:
+                depths.mode = Mode(recorder)
+                depths.mode.__enter__()
+
+    def leave(module: nn.Module, args: Any, output: Any) -> None:
+        if getattr(depths, "entered", 0):
+            depths.entered -= 1
+            if not depths.entered:
+                depths.mode.__exit__(None, None, None)
+
+    hooks = []
+    for module in {model, *model.children()}:
+        if not isinstance(module, torch.jit.ScriptModule):
+            hooks.append(module.register_forward_pre_hook(enter, with_kwargs=True))
+            hooks.append(module.register_forward_hook(leave, always_call=True))
+    threading.Thread.start = start_watched  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        threading.Thread.start = start
+        for hook in hooks:
+            hook.remove()

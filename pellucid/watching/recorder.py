@@ -1,0 +1,284 @@
+"""From a call to a record: whose it was, what it was given, and what it is to be changed to."""
+
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial
+from types import FrameType
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+from torch._C._functorch import is_batchedtensor  # pyright: ignore[reportMissingImports]
+
+from pellucid.ops.attention import to_autocast
+from pellucid.watching import kernels
+from pellucid.watching.axes import Atom
+from pellucid.watching.following import Follower
+from pellucid.watching.gathering import Followed
+from pellucid.watching.kernels import Call
+from pellucid.watching.missed import Missed
+from pellucid.watching.record import RECORD_PARTS, Live, Record
+from pellucid.watching.shapes import TokenShapes
+from pellucid.watching.steering import Change, Changes, find_change, run
+from pellucid.watching.streams import Reading, Streams
+from pellucid.watching.trails import Softmax
+
+
+class Keeper(Protocol):
+    """What keeps the records."""
+
+    def add(self, record: Record, tokens: TokenShapes | None) -> None: ...
+    def __contains__(self, name: object, /) -> bool: ...
+
+
+class Recorder:
+    """Makes records of the calls that come from the watched model, in whichever thread."""
+
+    def __init__(self, seen: Keeper, names: dict[int, str], gradients: bool, copy: bool, change: Changes | None):
+        self.seen = seen
+        self.names = names
+        self.gradients = gradients
+        self.copy = copy
+        self.change = change
+        self.replaced: dict[str, Change] = {}  # by Record.replace
+        self.ran = False
+        self.over = False
+        self.notes: list[str] = []  # what the output may differ by
+        self.followers: list[Follower] = []
+        self.missed: list[Missed] = []
+        self.sources: list[str] = []  # inputs and attentions, for the streams
+        self.stacks: dict[str, Atom] = {}  # of our own modules, one for each list that they stand in
+        self.local = threading.local()  # the streams of this thread
+        self.starter = threading.local()  # the module that started this thread, as its owner
+        self._lock = threading.RLock()
+
+    def follow(self) -> tuple[Follower, Streams]:
+        """What follows the tensors of this thread."""
+        self.local.streams = Streams(self.sources)
+        self.followers.append(Follower(self.module, self.followed))
+        return self.followers[-1], self.local.streams
+
+    def steer(self, name: str, change: dict[str, Any]) -> None:
+        """Change an attention from now on; with nothing given it is as it was."""
+        if self.over:
+            raise ValueError(f"record {name!r} belongs to a block that is over; use watch(model, change=…)")
+        name = name.partition("#")[0]
+        if change:
+            self.replaced[name] = Change(**change)
+        else:
+            self.replaced.pop(name, None)
+
+    def finish(self) -> None:
+        """The block is over: nothing can be changed any more, and nothing is kept of what was followed."""
+        self.over = True
+        self.missed += self._list_softmaxes()
+        self.followers.clear()
+        self.local = threading.local()
+
+    def ours(self, *call: Any) -> Tensor | None:
+        """One call of `ops.attend`: q, k, v, mask, β, causal, dropout, output."""
+        self.ran = True
+        return self.record(Call(*call))
+
+    def flex(self, out: Any, *args: Any, **kwargs: Any) -> None:
+        """One call of flex attention."""
+        if any(frame.f_code.co_filename.endswith("eval_frame.py") for frame in _frames()):
+            self.note("flex attention runs uncompiled while it is watched")
+        self.kernel("flex_attention", partial(kernels.read_flex, out), args, kwargs)
+
+    def kernel(self, name: str, read: Callable[..., Call], args: tuple, kwargs: dict) -> Tensor | None:
+        """One call of a kernel of PyTorch's, or a word on why it can't be told what it did."""
+        if self.owner() is None:
+            return None
+        if any(is_batchedtensor(x) for x in args if isinstance(x, Tensor)):
+            self._miss(args, "it runs under vmap, whose tensors can't be kept; call it with a batch instead")
+            return None
+        try:
+            return self.record(read(*args, **kwargs))
+        except kernels.Unlike as reason:
+            self._miss(args, f"PyTorch's fused kernel {name} ran, and {reason}; use watch(model, exact_output=False)")
+        return None
+
+    def note(self, what: str) -> None:
+        """Something that the model does otherwise while it is watched."""
+        if what not in self.notes:
+            self.notes.append(what)
+
+    def unknown(self, name: str, args: tuple) -> None:
+        """A function that calls itself attention and is none that we know."""
+        if self.owner() is not None:
+            self._miss(args, f"it calls {name}, which isn't known; let it call scaled_dot_product_attention")
+
+    def followed(self, followed: Followed, softmax: Softmax) -> Tensor | None:
+        """One softmax that was written out, followed from end to end."""
+        f = followed
+        call = Call(f.q, f.k, f.v, f.mask, f.beta, False, f.dropout, f.output)
+        live: Live = {part: f.live[part] for part in RECORD_PARTS}
+        origin = f.live["q"][0], f.live["k"][0], f.live["output"][0], f.dims
+        out = self.record(call, live=live, written=f.dtype, softmax=softmax, origin=origin)
+        return out if out is None else f.restore(out)
+
+    def record(
+        self,
+        call: Call,
+        live: Live | None = None,
+        written: torch.dtype | None = None,
+        softmax: Softmax | None = None,
+        origin: tuple[Tensor, Tensor, Tensor, Any] | None = None,
+    ) -> Tensor | None:
+        owner = self.owner()
+        if owner is None:  # an attention outside the watched model
+            return None
+        name, _, tokens = owner
+        origin = origin or (call.q, call.k, call.output, _dims(call))
+        if softmax is not None:
+            if not call.dropout and not self._holds(self._make(name, call, None, written)):
+                softmax.reason = "it was followed, but what it gives can't be reproduced"
+                return None
+            softmax.recorded = True
+        changed = None
+        if (change := self.replaced.get(name) or find_change(self.change, self._free(name))) is not None:
+            shape, call = call.output.shape, change.apply(_bring_to_four(call))
+            call = replace(call, output=run(call))
+            changed = call.output.reshape(shape) if live is None else call.output
+            live = None if live is None else {**live, "output": (changed, _four_axes)}
+        live = self._keep_graph(name, live, (call.q, call.k, call.v, call.output)) if self.gradients else None
+        with self._lock:
+            record = self._make(self._free(name), call, live, written)
+            record = replace(record, steer=self.steer, reading=self._read(record.name, tokens, origin))
+            self.seen.add(record, tokens)
+        return changed
+
+    def _make(self, name: str, call: Call, live: Live | None, written: torch.dtype | None) -> Record:
+        """A record of its own, that holds on to no graph."""
+        call = _bring_to_four(call)
+        parts = call.q, call.k, call.v
+        if written is None and torch.is_autocast_enabled(call.output.device.type):
+            parts = tuple(to_autocast(x) for x in parts)  # what the kernel rounded, the record must
+        parts = [x.detach().clone() if self.copy else x.detach() for x in (*parts, call.output)]
+        mask = call.mask if call.mask is None else call.mask.detach()
+        mask = mask.clone() if self.copy and isinstance(mask, Tensor) else mask
+        q, k, v, output = parts
+        return Record(name, q, k, v, mask, call.beta, call.causal, call.dropout, output, live, written)
+
+    def _read(
+        self, name: str, tokens: TokenShapes | None, origin: tuple[Tensor, Tensor, Tensor, Any]
+    ) -> Reading | None:
+        """Which tokens it reads. Of our own modules, which run without a mode, the stack they stand in says it."""
+        streams = getattr(self.local, "streams", None)
+        if streams is not None:
+            return streams.read(name, *origin)
+        stack, _, place = name.partition("#")[0].rpartition(".")
+        while stack and not place.isdigit():
+            stack, _, place = stack.rpartition(".")
+        stack = stack if place.isdigit() else name
+        self.sources.append(name)
+        inside, outside = 0, 0
+        for i, other in enumerate(self.sources[:-1]):
+            if other.startswith(stack):
+                inside |= 1 << i
+            else:
+                outside |= 1 << i
+        crosses = tokens is not None and tokens.crossing
+        key = frozenset([self.stacks.setdefault(stack, Atom(1))])
+        return Reading(
+            "cross" if crosses else "self", len(self.sources) - 1, key, inside, outside if crosses else inside
+        )
+
+    def _holds(self, record: Record) -> bool:
+        """Whether the first and the last row of what was followed are the model's own."""
+        n = record.q.shape[2]
+        with torch._C.DisableTorchFunction():
+            return all(record.check_row(i) for i in {0, n - 1}) if n else True
+
+    def _keep_graph(self, name: str, live: Live | None, parts: tuple[Tensor, ...]) -> Live:
+        live = live or {part: (x, _four_axes) for part, x in zip(RECORD_PARTS, parts, strict=True)}
+        if not live["output"][0].requires_grad:
+            checkpointed = any(
+                frame.f_code.co_filename.endswith("checkpoint.py") and frame.f_code.co_name == "forward"
+                for frame in _frames()
+            )
+            raise ValueError(
+                f"watch(gradients=True): {name!r} is checkpointed in the reentrant way, which runs it without a graph; "
+                "use use_reentrant=False (Hugging Face: gradient_checkpointing_kwargs={'use_reentrant': False})"
+                if checkpointed
+                else f"watch(gradients=True): the output of {name!r} carries no gradient; run the model outside "
+                "no_grad(), with parameters or inputs that require one"
+            )
+        for tensor, _ in live.values():
+            if tensor.requires_grad:
+                tensor.retain_grad()
+        return live
+
+    def _list_softmaxes(self) -> list[Missed]:
+        """Every softmax that looked like attention and was not recorded; with no reason, nothing was made of it."""
+        taken = [softmax for follower in self.followers for softmax in follower.taken]
+        lost = [softmax for softmax in taken if softmax.is_attention and not softmax.recorded and softmax.reason]
+        return [Missed(softmax.module, softmax.shape, softmax.reason) for softmax in lost]
+
+    def _miss(self, args: tuple, reason: str) -> None:
+        owner, query = self.owner(), next((x for x in args if isinstance(x, Tensor)), None)
+        shape = () if query is None or query.is_nested else tuple(query.shape)
+        self.missed.append(Missed("" if owner is None else owner[0], shape, reason))
+
+    def module(self) -> tuple[str, nn.Module | None] | None:
+        owner = self.owner()
+        return None if owner is None else owner[:2]
+
+    def owner(self) -> tuple[str, nn.Module | None, TokenShapes | None] | None:
+        """The innermost module of the model on the call stack, and what it was called with."""
+        name, module = None, None
+        for frame in _frames():
+            mine = _self(frame)
+            if name is None and id(mine) in self.names:
+                name, module = self.names[id(mine)], mine
+            if name is not None and mine is module and frame.f_code.co_name == "_call_impl":  # of nn.Module
+                inputs = frame.f_locals
+                given = [*inputs.get("args", ()), *inputs.get("kwargs", {}).values()]
+                return name, module, TokenShapes.among(given)
+        return getattr(self.starter, "owner", None) if name is None else (name, module, None)
+
+    def _free(self, name: str) -> str:
+        times = 1
+        while (free := name if times == 1 else f"{name}#{times}") in self.seen:
+            times += 1
+        return free
+
+
+def _frames() -> Iterator[FrameType]:
+    frame = sys._getframe(2)
+    while frame is not None:
+        yield frame
+        frame = frame.f_back
+
+
+def _self(frame: FrameType) -> Any:
+    """The object whose method runs in this frame. Other frames are left alone: reading their locals would copy them."""
+    code = frame.f_code
+    return frame.f_locals.get("self") if code.co_argcount and code.co_varnames[0] == "self" else None
+
+
+def _dims(call: Call) -> tuple[list[int], list[int], list[int]]:
+    return [call.q.ndim - 2], [call.k.ndim - 2], [call.output.ndim - 2]
+
+
+def _bring_to_four(call: Call) -> Call:
+    """(b h q d) and so on, for a call that may have fewer axes or more."""
+    mask, q = call.mask, call.q
+    if isinstance(mask, Tensor) and q.ndim != 4:
+        mask = _four_axes(mask if q.ndim < 4 else mask.expand(*q.shape[:-2], *mask.shape[-2:]))
+    q, k, v = (_four_axes(x) for x in (q, call.k, call.v))
+    b = max(q.shape[0], k.shape[0])  # PyTorch's kernel lets one sequence stand for a whole batch
+    q, k, v = (x if x.shape[0] == b else x.expand(b, -1, -1, -1) for x in (q, k, v))
+    return replace(call, q=q, k=k, v=v, mask=mask, output=_four_axes(call.output))
+
+
+def _four_axes(x: Tensor) -> Tensor:
+    """(… t d) as (b h t d): one head if there is no axis for it."""
+    if x.ndim > 4:
+        return x.flatten(0, x.ndim - 4)
+    if x.ndim == 3:
+        return x[:, None]
+    return x[None, None] if x.ndim == 2 else x

@@ -1,0 +1,288 @@
+"""Which attention reads which, found by following the data: the tokens of a tensor, and what they were made from.
+
+A tensor that passes through a model carries its axes along (`axes.py`): a linear map changes its features, a reshape
+splits or joins axes, a sum of two keeps the tokens of both. So the queries and keys of an attention are known as tokens
+of this stream or that, of one window or of all, and not by their number. Beside them goes what the tensor depends on:
+the inputs of the model and the attentions before it.
+"""
+
+import weakref
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_leaves_with_path
+
+from pellucid.watching import axes as layout
+from pellucid.watching.axes import Atom, Axes, Axis, fresh, leaves
+
+Kind = Literal["self", "cross", "windows", "channels"]
+
+
+@dataclass(frozen=True, eq=False)
+class Flow:
+    """What is known of one tensor: its axes, and the inputs and attentions it depends on, one bit each."""
+
+    axes: Axes
+    sources: int
+
+
+@dataclass(frozen=True, eq=False)
+class Reading:
+    """What one attention reads.
+
+    self: queries and keys are the same tokens, the keys of earlier steps beside them where there is a cache.
+    cross: the keys are other tokens.
+    windows: queries and keys are the tokens of one window; the windows lie in the batch.
+    channels: it attends to features and not to tokens.
+    """
+
+    kind: Kind
+    number: int
+    tokens: frozenset[Atom]
+    """Those of the queries, in all windows: attentions with the same belong to one tower. None if they aren't known."""
+    queries: int
+    """What the queries depend on, one bit for each input and attention."""
+    keys: int
+
+
+class Streams:
+    """Knows where the tensors that are alive come from."""
+
+    def __init__(self, names: list[str]):
+        self.names = names  # of the sources: inputs, and attentions as they come
+        self._known: dict[int, tuple[weakref.ref, Flow]] = {}
+        self._joined: dict[Atom, set[Atom]] = {}
+        self._padded: dict[tuple, Axis] = {}
+
+    def enter(self, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
+        """The model is called: its inputs are where everything comes from."""
+        for path, x in tree_leaves_with_path((tuple(args), kwargs)):
+            name = ".".join(str(getattr(key, "key", getattr(key, "idx", key))) for key in path[1:])
+            if isinstance(x, Tensor) and not x.is_nested and id(x) not in self._known:
+                batch = fresh(x.shape[0], "batch") if x.ndim else ()
+                rest = [fresh(n, "token") for n in x.shape[1:]]
+                if x.ndim > 2 and x.is_floating_point():  # tokens come with features last, pictures with channels first
+                    place = -1 if x.ndim == 3 else 0
+                    rest[place] = fresh(x.shape[1:][place], "feature")
+                self._keep(x, Flow((batch, *rest) if x.ndim else (), self._source(name)))
+
+    def _source(self, name: str) -> int:
+        self.names.append(name)
+        return 1 << (len(self.names) - 1)
+
+    def _keep(self, x: Tensor, flow: Flow) -> None:
+        key, table = id(x), self._known
+        table[key] = weakref.ref(x, lambda _: table.pop(key, None)), flow
+
+    def _flow(self, x: Any) -> Flow | None:
+        entry = self._known.get(id(x))
+        return None if entry is None else entry[1]
+
+    def see(self, name: str, args: tuple, kwargs: dict, out: Any) -> None:
+        """One call and what came out."""
+        known = self._known
+        if not known:
+            return
+        flows = []
+        for x in args:
+            if id(x) in known:
+                flows.append((x, known[id(x)][1]))
+            elif type(x) in (tuple, list):
+                flows += [(y, known[id(y)][1]) for y in x if id(y) in known]
+        if not flows:
+            return
+        sources = 0
+        for _, flow in flows:
+            sources |= flow.sources
+        if any(x.is_nested for x, _ in flows) or (isinstance(out, Tensor) and out.is_nested):
+            return  # their axes have no sizes
+        if isinstance(out, Tensor):
+            x, flow = flows[0] if len(flows) == 1 else self._main(flows, out)
+            self._keep(out, Flow(self._follow(name, x, flow.axes, args, kwargs, out, flows), sources))
+            if name == "setitem":
+                return
+        elif type(out) in (tuple, list) or isinstance(out, tuple):
+            x, flow = flows[0]
+            for part in out:
+                if isinstance(part, Tensor):
+                    self._keep(part, Flow(_cut(flow.axes, x.shape, part.shape, name, args, kwargs), sources))
+        elif name == "setitem" and isinstance(args[0], Tensor):
+            flow = self._flow(args[0])
+            axes = flow.axes if flow is not None else _new(args[0].shape)
+            self._keep(args[0], Flow(axes, sources))
+
+    def _main(self, flows: list[tuple[Tensor, Flow]], out: Tensor) -> tuple[Tensor, Flow]:
+        """Of several tensors the one whose tokens the result has: of its shape, and the one that depends on least.
+
+        That is the residual stream, where something that was made from it is added to it.
+        """
+        shaped = [pair for pair in flows if pair[0].shape == out.shape]
+        return min(shaped or flows[:1], key=lambda pair: pair[1].sources.bit_count())
+
+    def _follow(
+        self, name: str, x: Tensor, axes: Axes, args: tuple, kwargs: dict, out: Tensor, flows: list[tuple[Tensor, Flow]]
+    ) -> Axes:
+        if name in RESHAPES:
+            return layout.reshape(axes, out.shape) or _new(out.shape, axes)
+        if name in PERMUTES:
+            order = find_order(name, x.ndim, args[1:], kwargs)
+            return tuple(axes[d] for d in order)
+        if name == "getitem":
+            return _index(axes, x.shape, args[1], out.shape)
+        if name == "cat":
+            return self._join(axes, x.shape, args, kwargs, out, flows)
+        if name == "pad" and out.ndim == len(axes):  # the same tokens padded alike in every layer are the same again
+            keys = [(tuple(leaves(axis)), size) for axis, size in zip(axes, out.shape, strict=True)]
+            kinds = [next((atom.kind for atom in key[0]), "") for key in keys]
+            padded = [self._padded.setdefault(key, fresh(key[1], kind)) for key, kind in zip(keys, kinds, strict=True)]
+            return tuple(a if n == m else p for a, p, n, m in zip(axes, padded, x.shape, out.shape, strict=True))
+        if name == "embedding" and out.ndim == x.ndim + 1:  # looked up twice, the same words are tokens of two streams
+            return (*axes[:1], *(fresh(n, "token") for n in out.shape[1:-1]), fresh(out.shape[-1], "feature"))
+        if name == "view_as_complex":
+            return axes[:-1]
+        if name == "view_as_real":
+            return (*axes, ())
+        if name == "linear" and out.shape[:-1] == x.shape[:-1]:
+            return (*axes[:-1], fresh(out.shape[-1], "feature"))
+        if name in ("matmul", "bmm", "einsum", "baddbmm", "mm", "addmm") and out.shape[:-1] == x.shape[:-1]:
+            return (*axes[:-1], fresh(out.shape[-1], "feature" if x.ndim < 4 else ""))
+        if out.shape == x.shape and name not in MOVES:
+            return axes
+        if out.ndim == 4 and x.ndim == 4 and "conv" in name:
+            return (axes[0], fresh(out.shape[1], "feature"), *(fresh(n, "token") for n in out.shape[2:]))
+        if out.ndim in (x.ndim, x.ndim - 1) and name not in MOVES:
+            return _cut(axes, x.shape, out.shape, name, args, kwargs)
+        return _new(out.shape, axes)
+
+    def _join(
+        self, axes: Axes, shape: Sequence[int], args: tuple, kwargs: dict, out: Tensor, flows: list[tuple[Tensor, Flow]]
+    ) -> Axes:
+        dim = kwargs.get("dim", args[1] if len(args) > 1 else 0) % out.ndim
+        if len(axes) != out.ndim:
+            return _new(out.shape, axes)
+        old = leaves(axes[dim])
+        kind = old[0].kind if old else "token" if dim == out.ndim - 2 else ""
+        made = fresh(out.shape[dim], kind)
+        for atom in made:
+            self._joined[atom] = {a for _, flow in flows if len(flow.axes) == out.ndim for a in leaves(flow.axes[dim])}
+            for part in tuple(self._joined[atom]):
+                self._joined[atom] |= self._joined.get(part, set())
+        return (*axes[:dim], made, *axes[dim + 1 :])
+
+    # Attention.
+
+    def read(self, name: str, q: Tensor, k: Tensor, out: Tensor, dims: Sequence[Sequence[int]]) -> Reading | None:
+        """What an attention reads, if that is known; what comes out of it is made of the queries' tokens."""
+        bit = self._source(name)
+        if any(x.is_nested for x in (q, k, out)):
+            return None
+        asked, read = self._flow(q), self._flow(k)
+        if asked is None and read is not None:  # made of nothing that came in: learned
+            asked = Flow(_new(q.shape), 0)
+        if read is None and asked is not None:
+            read = Flow(_new(k.shape), 0)
+        known = [flow for flow in (asked, read, self._flow(out)) if flow is not None]
+        sources = bit
+        for flow in known:
+            sources |= flow.sources
+        q_dims, k_dims, out_dims = dims
+        axes = _new(out.shape)
+        if asked is not None and len(asked.axes) == q.ndim:
+            same = dict(enumerate(asked.axes))
+            axes = tuple(
+                same[q_dims[out_dims.index(d)]]
+                if d in out_dims and len(out_dims) == len(q_dims)
+                else same[d]
+                if d not in out_dims and d < q.ndim and d not in q_dims and size == q.shape[d] and d != out.ndim - 1
+                else fresh(size, "feature" if d == out.ndim - 1 else "")
+                for d, size in enumerate(out.shape)
+            )
+        self._keep(out, Flow(axes, sources))
+        if asked is None or read is None or len(asked.axes) != q.ndim or len(read.axes) != k.ndim:
+            return None
+        mine = [atom for d in q_dims for atom in leaves(asked.axes[d])]
+        theirs = [atom for d in k_dims for atom in leaves(read.axes[d])]
+        lead = [atom for d, axis in enumerate(asked.axes[:-1]) if d not in q_dims for atom in leaves(axis)]
+        windows = {atom for atom in lead if atom.kind == "token"}
+        tokens = frozenset(mine) | windows if all(atom.kind for atom in mine) else frozenset()
+        reading = Reading("self", len(self.names) - 1, tokens, asked.sources, read.sources)
+        return Reading(self._kind(mine, theirs, windows, reading), *list(vars(reading).values())[1:])
+
+    def _kind(self, mine: list[Atom], theirs: list[Atom], windows: set[Atom], reading: Reading) -> Kind:
+        if mine and all(atom.kind == "feature" for atom in mine):
+            return "channels"
+        cached = any(set(mine) <= self._joined.get(atom, set()) for atom in theirs)
+        told_apart = mine != theirs and all(atom.kind for atom in (*mine, *theirs))
+        if not cached and (reading.queries != reading.keys or told_apart):
+            return "cross"
+        return "windows" if windows else "self"
+
+
+def _new(shape: Sequence[int], axes: Axes = ()) -> Axes:
+    """Axes of which nothing is known, but that the batch stays first."""
+    rest = tuple(fresh(n) for n in shape)
+    same = shape and axes and layout.size_of(leaves(axes[0])) == shape[0]
+    return (axes[0], *rest[1:]) if same else rest
+
+
+def _cut(axes: Axes, old: Sequence[int], new: Sequence[int], name: str, args: tuple, kwargs: dict) -> Axes:
+    """Parts of a tensor: what kept its size is what it was."""
+    if len(old) == len(new) == len(axes):
+        kinds = [next((atom.kind for atom in leaves(axis)), "") for axis in axes]
+        return tuple(axis if n == m else fresh(m, kind) for axis, n, m, kind in zip(axes, old, new, kinds, strict=True))
+    if len(new) == len(old) - 1 and len(axes) == len(old):
+        dim = kwargs.get("dim", args[1] if len(args) > 1 and isinstance(args[1], int) else 0) % len(old)
+        return tuple(axis for d, axis in enumerate(axes) if d != dim)
+    return _new(new, axes)
+
+
+def _index(axes: Axes, shape: Sequence[int], index: Any, out: Sequence[int]) -> Axes:
+    index = list(index) if isinstance(index, tuple) else [index]
+    if any(isinstance(item, Tensor | list) for item in index):
+        return _new(out, axes)
+    taken = sum(item is not None and item is not Ellipsis for item in index)
+    if Ellipsis in index:
+        place = index.index(Ellipsis)
+        index[place : place + 1] = [slice(None)] * (len(shape) - taken)
+    made: list[Axis] = []
+    d = 0
+    for item in [*index, *[slice(None)] * (len(shape) - taken)]:
+        if item is None:
+            made.append(())
+        elif d < len(shape):
+            if isinstance(item, slice):
+                size = len(range(*item.indices(shape[d])))
+                kind = next((atom.kind for atom in leaves(axes[d])), "") if d < len(axes) else ""
+                made.append(axes[d] if size == shape[d] and d < len(axes) else fresh(size, kind))
+            d += 1
+    return tuple(made) if len(made) == len(out) else _new(out, axes)
+
+
+def find_order(name: str, rank: int, rest: Sequence[Any], kwargs: dict[str, Any]) -> list[int]:
+    """In which order a transpose or permutation puts the axes."""
+    rest, order = [*rest, *kwargs.values()], list(range(rank))
+    if name in ("mT", "mH", "adjoint", "t"):
+        order[-2:] = order[:-3:-1]
+    elif name in ("T", "H"):
+        order = order[::-1]
+    elif name in ("transpose", "swapaxes", "swapdims"):
+        one, other = (d % rank for d in rest)
+        order[one], order[other] = order[other], order[one]
+    elif name == "permute":
+        order = [d % rank for d in (rest[0] if isinstance(rest[0], tuple | list | torch.Size) else rest)]
+    else:  # movedim, moveaxis
+        source, target = ([d % rank for d in (x if isinstance(x, tuple | list) else [x])] for x in rest)
+        order = [d for d in order if d not in source]
+        for place, d in sorted(zip(target, source, strict=True)):
+            order.insert(place, d)
+    return order
+
+
+RESHAPES = frozenset({"view", "reshape", "flatten", "unflatten", "squeeze", "unsqueeze", "view_as", "reshape_as"})
+PERMUTES = frozenset(
+    {"transpose", "swapaxes", "swapdims", "permute", "movedim", "moveaxis", "mT", "mH", "adjoint", "t", "T", "H"}
+)
+MOVES = frozenset({"gather", "index_select", "take_along_dim", "sort", "flip", "conv1d", "conv2d", "conv3d"})

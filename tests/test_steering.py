@@ -1,0 +1,167 @@
+"""Changing an attention while a model runs: exactly what was asked for, in anybody's model."""
+
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.testing import assert_close
+
+from pellucid.explain import ablate
+from pellucid.layers import EncoderBlock, MultiHeadAttention
+from pellucid.watching import Change, watch
+
+
+class Own(nn.Module):
+    """Attention with a kernel, or written out."""
+
+    def __init__(self, written: bool, width: int = 16, heads: int = 4):
+        super().__init__()
+        self.heads, self.written = heads, written
+        self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
+
+    def split(self, x):
+        return (t.unflatten(-1, (self.heads, -1)).transpose(1, 2) for t in self.qkv(x).chunk(3, dim=-1))
+
+    def forward(self, x):
+        q, k, v = self.split(x)
+        if self.written:
+            y = (q @ k.mT / math.sqrt(q.shape[-1])).softmax(-1) @ v
+        else:
+            y = F.scaled_dot_product_attention(q, k, v)
+        return self.out(y.transpose(1, 2).flatten(2))
+
+
+def by_hand(module, x, beta=None, keys=lambda k: k, mask=None, off=()):
+    """The truth, one step at a time."""
+    q, k, v = module.split(x)
+    scores = (q @ keys(k).mT) * (q.shape[-1] ** -0.5 if beta is None else beta)
+    if mask is not None:
+        scores = scores.masked_fill(~mask, -math.inf)
+    y = scores.softmax(-1) @ v
+    y[:, list(off)] = 0
+    return module.out(y.transpose(1, 2).flatten(2))
+
+
+MASK = torch.rand(5, 5, generator=torch.Generator().manual_seed(0)) > 0.4
+MASK.fill_diagonal_(True)
+CHANGES = {
+    "beta": (Change(beta=1.7), {"beta": 1.7}),
+    "mean": (Change(beta=0.0), {"beta": 0.0}),
+    "off": (Change(off=[1, -1]), {"off": [1, 3]}),
+    "mask": (Change(mask=MASK), {"mask": MASK}),
+    "factor": (
+        Change(keys={2: 3.0}),
+        {"keys": lambda k: k * torch.tensor([1, 1, 3.0, 1, 1], dtype=k.dtype)[:, None]},
+    ),
+    "keys": (Change(keys=lambda k: k.flip(2)), {"keys": lambda k: k.flip(2)}),
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+@pytest.mark.parametrize("written", [True, False])
+def test_a_change_is_what_it_says(name, written):
+    module, x = Own(written).double(), torch.randn(2, 5, 16, dtype=torch.float64)
+    change, truth = CHANGES[name]
+    plain = module(x)
+    with watch(module, change=change) as seen:
+        changed = module(x)
+    assert_close(changed, by_hand(module, x, **truth), rtol=0, atol=1e-12)
+    assert not torch.allclose(changed, plain)
+    assert seen.check() < 1e-12
+    assert torch.equal(module(x), plain)
+
+
+@pytest.mark.parametrize("kind", ["ours", "kernel", "written", "torch"])
+def test_a_head_that_is_off_gives_nothing(kind):
+    if kind == "ours":
+        module = MultiHeadAttention(16, 4)
+    elif kind == "torch":
+        module = nn.MultiheadAttention(16, 4, batch_first=True)
+    else:
+        module = Own(kind == "written")
+    module, x = module.double().eval(), torch.randn(2, 5, 16, dtype=torch.float64)
+
+    def forward():
+        return module(x, x, x, need_weights=False)[0] if kind == "torch" else module(x)
+
+    with torch.no_grad():
+        plain = forward()
+        with watch(module, change={"": Change(off=[2])}):
+            off = forward()
+        weight = module.out_proj.weight if kind == "torch" else module.out.weight
+        weight[:, 8:12] = 0  # what comes from the third head is read by nobody
+        assert_close(off, forward(), rtol=0, atol=1e-12)
+    assert not torch.allclose(off, plain)
+
+
+def test_records_are_replaced_from_the_next_forward_on():
+    model = nn.Sequential(Own(True), Own(False)).double()
+    x = torch.randn(1, 5, 16, dtype=torch.float64)
+    plain = model(x)
+    with watch(model) as seen:
+        assert torch.equal(model(x), plain)
+        seen["1"].replace(beta=0.0)
+        changed = model(x)
+        seen["1"].replace()
+        assert torch.equal(model(x), plain)
+    assert_close(changed, by_hand(model[1], model[0](x), beta=0.0), rtol=0, atol=1e-12)
+    assert [seen[name].beta for name in ("1", "1#2", "1#3")] == [0.5, 0.0, 0.5]
+    with pytest.raises(ValueError, match=r"a block that is over; use watch\(model, change=…\)"):
+        seen["1"].replace(beta=1.0)
+
+
+def test_gradients_go_through_what_was_changed():
+    for written in (True, False):
+        module, x = Own(written).double(), torch.randn(1, 5, 16, dtype=torch.float64, requires_grad=True)
+        with watch(module, gradients=True, change=Change(beta=2.0)) as seen:
+            module(x).square().sum().backward()
+        mine, x.grad = x.grad, None
+        by_hand(module, x, beta=2.0).square().sum().backward()
+        assert_close(mine, x.grad, rtol=0, atol=1e-10)
+        assert seen[""].gradient("output").abs().sum() > 0
+
+
+def test_what_cant_be_changed_is_told():
+    module, x = Own(False), torch.randn(1, 5, 16)
+    with (
+        pytest.raises(ValueError, match="head 4 is asked for; expected one of 0…3"),
+        watch(module, change=Change(off=[4])),
+    ):
+        module(x)
+    with (
+        pytest.raises(ValueError, match="key 5 is asked for; expected one of 0…4"),
+        watch(module, change=Change(keys={5: 0.0})),
+    ):
+        module(x)
+    dropping = nn.MultiheadAttention(16, 4, dropout=0.5)
+    with pytest.raises(ValueError, match=r"call model\.eval\(\) first"), watch(dropping, change=Change(beta=1.0)):
+        dropping(x, x, x)
+
+
+def test_heads_of_any_model_are_ablated(transformers):
+    config = transformers.BertConfig(
+        hidden_size=16, num_hidden_layers=2, num_attention_heads=4, intermediate_size=32, vocab_size=50
+    )
+    model = transformers.BertModel(config).eval()
+    ids = torch.randint(50, (3, 6))
+    losses = ablate(model, lambda: model(ids).last_hidden_state[:, 0].sum(-1))
+    assert {name: tuple(t.shape) for name, t in losses.items()} == dict.fromkeys(losses, (4, 3))
+    assert len(losses) == 2
+    name = list(losses)[1]
+    with torch.no_grad():
+        plain = model(ids).last_hidden_state[:, 0].sum(-1)
+        with watch(model, change={name: Change(off=[1])}):
+            without = model(ids).last_hidden_state[:, 0].sum(-1)
+    assert_close(losses[name][1], plain - without)
+
+
+def test_a_head_that_nobody_reads_costs_nothing():
+    model = nn.Sequential(EncoderBlock(16, 4, norm="pre"), EncoderBlock(16, 4, norm="pre")).double().eval()
+    with torch.no_grad():
+        model[1].attention.out.weight[:, 4:8] = 0
+    x = torch.randn(2, 5, 16, dtype=torch.float64)
+    losses = ablate(model, lambda: model(x).sum((1, 2)))
+    assert_close(losses["1.attention"][1], torch.zeros(2, dtype=torch.float64), rtol=0, atol=1e-12)
+    assert losses["1.attention"][[0, 2, 3]].abs().min() > 1e-6

@@ -1,0 +1,251 @@
+"""Which attention reads which: towers, windows, self and cross, found by following the data; chains that refuse."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.testing import assert_close
+
+from pellucid import ops
+from pellucid.explain import chains
+from pellucid.layers import EncoderBlock
+from pellucid.models import Transformer, TransformerConfig
+from pellucid.watching import Edge, watch
+
+SMALL = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}
+TEXT = SMALL | {
+    "vocab_size": 50,
+    "max_position_embeddings": 32,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+    "pad_token_id": 0,
+}
+
+
+class Attention(nn.Module):
+    """Self- or cross-attention, with a kernel or written out."""
+
+    def __init__(self, width=16, heads=4, written=False):
+        super().__init__()
+        self.heads, self.written = heads, written
+        self.q, self.kv, self.out = nn.Linear(width, width), nn.Linear(width, 2 * width), nn.Linear(width, width)
+
+    def forward(self, x, context=None):
+        q, k, v = (
+            t.unflatten(-1, (self.heads, -1)).transpose(1, 2)
+            for t in (self.q(x), *self.kv(x if context is None else context).chunk(2, dim=-1))
+        )
+        if self.written:
+            y = ((q * q.shape[-1] ** -0.5) @ k.mT).softmax(-1) @ v
+        else:
+            y = F.scaled_dot_product_attention(q, k, v)
+        return self.out(y.transpose(1, 2).flatten(2))
+
+
+class Both(nn.Module):
+    """An encoder of two layers that a decoder of two layers reads, as many tokens in both."""
+
+    def __init__(self, written):
+        super().__init__()
+        self.encoder, self.decoder, self.cross = (
+            nn.ModuleList(Attention(written=written) for _ in range(2)) for _ in range(3)
+        )
+
+    def forward(self, x, y):
+        for layer in self.encoder:
+            x = x + layer(x)
+        for own, cross in zip(self.decoder, self.cross, strict=True):
+            y = own(y) + y
+            y = y + cross(F.layer_norm(y, (16,)), x)
+        return y
+
+
+@pytest.mark.parametrize("written", [True, False])
+def test_towers_are_found_by_the_data_and_not_by_sizes(written):
+    model = Both(written)
+    with watch(model) as seen:
+        model(torch.randn(2, 5, 16), torch.randn(2, 5, 16))
+    assert [(t.name, t.kind, t.records) for t in seen.towers] == [
+        ("encoder", "self", ("encoder.0", "encoder.1")),
+        ("decoder", "self", ("decoder.0", "decoder.1")),
+    ]
+    assert [seen[name].reading.kind for name in ("cross.0", "cross.1")] == ["cross", "cross"]
+    assert set(seen.graph()) == {
+        Edge("encoder.0", "encoder.1", "q and k"),
+        Edge("encoder.1", "cross.0", "k"),
+        Edge("decoder.0", "cross.0", "q"),
+        Edge("cross.0", "decoder.1", "q and k"),
+        Edge("decoder.1", "cross.1", "q"),
+    }
+    encoder = [seen[name] for name in seen.towers[0].records]
+    assert ops.rollout(encoder, 0).shape == (2, 5)
+    for wrong, why in [
+        (list(seen.values()), r"'decoder\.0' doesn't go on with the tokens of 'encoder\.1'"),
+        ([seen["decoder.0"], seen["cross.0"]], r"'cross\.0' is cross-attention"),
+        (encoder[::-1], r"'encoder\.0' doesn't go on with the tokens of 'encoder\.1'"),
+    ]:
+        with pytest.raises(ValueError, match=why):
+            ops.rollout(wrong, 0)
+        with pytest.raises(ValueError, match=why):
+            chains.check_self(wrong, 5)
+
+
+def test_two_that_stand_side_by_side_are_two_towers():
+    class Side(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a, self.b = Attention(), Attention()
+
+        def forward(self, x):
+            return self.a(x) + self.b(x)
+
+    model = Side()
+    with watch(model) as seen:
+        model(torch.randn(1, 5, 16))
+    with pytest.raises(ValueError, match="doesn't go on with the tokens of 'a'"):
+        ops.rollout(seen, 0)
+    assert not seen.graph()
+
+
+def test_windows_are_told_from_the_whole():
+    class Windows(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.attention, self.whole = Attention(), Attention()
+
+        def forward(self, x):
+            b, rows, columns, c = x.shape
+            y = x.view(b, rows // 2, 2, columns // 2, 2, c).transpose(2, 3).reshape(-1, 4, c)
+            y = self.attention(y)
+            y = y.view(b, rows // 2, columns // 2, 2, 2, c).transpose(2, 3).reshape(b, rows, columns, c)
+            return self.whole((x + y).flatten(1, 2))
+
+    model = Windows()
+    with watch(model) as seen:
+        model(torch.randn(2, 4, 6, 16))
+    assert seen["attention"].reading.kind == "windows"
+    assert seen["whole"].reading.kind == "self"
+    with pytest.raises(ValueError, match="attends within windows"):
+        ops.rollout([seen["attention"]], 0)
+
+
+def test_channels_are_told_from_tokens():
+    class Channels(nn.Module):
+        def forward(self, x):
+            q, k, v = (x @ torch.eye(16)).mT, x.mT, x.mT
+            return (q @ k.mT).softmax(-1) @ v
+
+    model = nn.Sequential(nn.Linear(16, 16), Channels())
+    with watch(model) as seen:
+        model(torch.randn(1, 5, 16))
+    with pytest.raises(ValueError, match="attends to channels and not to tokens"):
+        ops.rollout(seen, 0)
+
+
+def test_clip_with_as_many_words_as_patches(transformers):
+    vision = SMALL | {"image_size": 16, "patch_size": 8, "projection_dim": 8}
+    config = transformers.CLIPConfig(text_config=TEXT, vision_config=vision, projection_dim=8)
+    model = transformers.CLIPModel(config).eval()
+    with torch.no_grad(), watch(model) as seen:
+        model(input_ids=torch.randint(3, 50, (2, 5)), pixel_values=torch.randn(2, 3, 16, 16))
+    assert [(len(t), t.kind) for t in seen.towers] == [(2, "self"), (2, "self")]
+    assert {t.name.split(".")[0] for t in seen.towers} == {"vision_model", "text_model"}
+    with pytest.raises(ValueError, match="a chain stays in one tower"):
+        ops.rollout(seen, 0)
+    for tower in seen.towers:
+        assert_close(ops.rollout([seen[name] for name in tower.records], 0).sum(-1), torch.ones(2))
+
+
+def test_t5_and_its_cross_attention(transformers):
+    config = transformers.T5Config(d_model=16, d_kv=8, d_ff=32, num_layers=2, num_heads=2, vocab_size=50)
+    model = transformers.T5Model(config).eval()
+    ids = torch.randint(50, (1, 5))
+    with torch.no_grad(), watch(model) as seen:
+        model(input_ids=ids, decoder_input_ids=ids)
+    assert [len(t) for t in seen.towers] == [2, 2]
+    crossing = [name for name, record in seen.items() if record.reading.kind == "cross"]
+    assert crossing == [name for name in seen if "EncDec" in name]
+    with pytest.raises(ValueError, match="cross-attention|in one tower"):
+        ops.rollout(seen, 0)
+
+
+def test_swin_attends_in_windows(transformers):
+    config = transformers.SwinConfig(
+        image_size=32, patch_size=4, embed_dim=8, depths=[2, 1], num_heads=[2, 2], window_size=4
+    )
+    model = transformers.SwinModel(config).eval()
+    with torch.no_grad(), watch(model) as seen:
+        model(torch.randn(2, 3, 32, 32))
+    assert [(t.kind, len(t)) for t in seen.towers] == [("windows", 2), ("self", 1)]
+
+
+def test_our_own_models_know_their_towers():
+    config = TransformerConfig(vocabulary=12, width=32, hidden=64, heads=4, encoder_layers=2, decoder_layers=2)
+    model = Transformer(config).eval()
+    with watch(model) as seen:
+        model(torch.randint(12, (1, 6)), torch.randint(12, (1, 6)))
+    assert [(t.name, len(t)) for t in seen.towers] == [("encoder.blocks", 2), ("decoder.blocks", 2)]
+    with pytest.raises(ValueError, match="in one tower"):
+        ops.rollout([seen["encoder.blocks.1.attention"], seen["decoder.blocks.0.attention"]], 0)
+    with pytest.raises(ValueError, match="cross-attention"):
+        ops.rollout([seen["decoder.blocks.0.cross_attention"]], 0)
+    blocks = nn.Sequential(*(EncoderBlock(32, 4, norm="pre") for _ in range(2)))
+    with watch(blocks) as seen:
+        blocks(torch.randn(1, 5, 32))
+    assert len(seen.towers) == 1
+
+
+# Generation.
+
+
+def causal_model(transformers, kind):
+    config = TEXT | {"attn_implementation": kind}
+    return transformers.LlamaForCausalLM(transformers.LlamaConfig(**config, num_key_value_heads=1)).eval()
+
+
+@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+@pytest.mark.parametrize("cache", ["dynamic", "static"])
+def test_the_steps_of_a_generation_are_one_record(transformers, attention, cache):
+    model, ids = causal_model(transformers, attention), torch.randint(3, 50, (2, 5))
+    options = {"max_new_tokens": 4, "min_new_tokens": 4, "do_sample": False, "pad_token_id": 0}
+    options |= {"cache_implementation": "static", "disable_compile": True} if cache == "static" else {}
+    with torch.no_grad(), watch(model, copy=cache == "static") as seen:
+        said = model.generate(ids, **options)
+    whole = seen.stitch()
+    assert len(whole) == 2
+    with torch.no_grad(), watch(model) as once:
+        model(said[:, :-1])
+    for name, record in whole.items():
+        assert record.q.shape[2] == 8
+        assert record.check() < 1e-5
+        assert_close(record.weights()[..., :8], once[name].weights(), rtol=0, atol=1e-5)
+        assert record.weights()[..., 8:].sum() == 0
+
+
+def test_beams_are_followed_to_where_they_came_from(transformers):
+    model, ids = causal_model(transformers, "sdpa"), torch.randint(3, 50, (1, 4))
+    options = {"max_new_tokens": 5, "min_new_tokens": 5, "num_beams": 3, "num_return_sequences": 3}
+    with torch.no_grad(), watch(model, copy=True) as seen:
+        said = model.generate(ids, **options, do_sample=False, pad_token_id=0)
+        whole = seen.stitch()
+        with watch(model) as once:
+            model(said[:, :-1])
+    for name, record in whole.items():
+        record.check()
+        mine, truth = record.weights(), once[name].weights()
+        # The last step's beams are those that were said, each with its last word still to be chosen.
+        for row in truth:
+            assert min((row - other).abs().max() for other in mine) < 1e-5
+
+
+def test_a_window_that_slides_is_stitched(transformers):
+    config = transformers.MistralConfig(**TEXT, num_key_value_heads=1, sliding_window=4, attn_implementation="eager")
+    model, ids = transformers.MistralForCausalLM(config).eval(), torch.randint(3, 50, (1, 6))
+    with torch.no_grad(), watch(model) as seen:
+        said = model.generate(ids, max_new_tokens=5, min_new_tokens=5, do_sample=False, pad_token_id=0)
+        whole = seen.stitch()
+        with watch(model) as once:
+            model(said[:, :-1], use_cache=False)
+    for name, record in whole.items():
+        assert record.check() < 1e-5
+        assert_close(record.weights(), once[name].weights(), rtol=0, atol=1e-5)
