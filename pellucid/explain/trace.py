@@ -21,6 +21,7 @@ from pellucid.layers.modes import evaluating
 from pellucid.models.captioner import Captioner
 from pellucid.models.vit import ViT
 from pellucid.ops.exact import share_heads
+from pellucid.ops.rules import Rule
 from pellucid.watching.record import Record
 
 USUAL_METHODS: tuple[Method, ...] = ("rollout", "gradient")
@@ -164,6 +165,8 @@ def image_tokens(model: ViT, grid: tuple[int, int]) -> Tokens:
 
 
 def _layer(record: Record, queries: str, keys: str) -> Layer:
+    if isinstance(record.mask, Rule):
+        raise ValueError(f"a trace holds masks and biases alone, and {record.name!r} has {record.mask!r}")
     heads = record.q.shape[1]
     k, v = share_heads(record.k, heads)[0], share_heads(record.v, heads)[0]
     q, k = (x.detach().cpu().contiguous() for x in (record.q[0], k))

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from pellucid.layers.attention import MultiHeadAttention
 from pellucid.layers.cache import KeysValues
+from pellucid.ops.rules import Rule
 from pellucid.watching.record import Record
 
 
@@ -111,7 +112,9 @@ def list_shapes(
     add("scores", f"S_h = β·Q_h·K_hᵀ, β = {beta}", f"S_h = β·K_hᵀ·Q_h, β = {beta}", "b h q k", (b, h, n_q, n_k))
     if record.causal:
         add("mask", "M: k ≤ q", "M: k ≤ q", "q k", (n_q, n_k), batched=False)
-    if record.mask is not None:
+    if isinstance(record.mask, Rule):
+        add("rule", repr(record.mask), repr(record.mask), "b h q k", (b, h, n_q, n_k))
+    elif record.mask is not None:
         legend = " ".join("bhqk"[4 - record.mask.ndim :])
         add("mask", "M", "M", legend, tuple(record.mask.shape), batched=False)
     masked = record.causal or record.mask is not None
