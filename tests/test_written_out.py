@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import pytest
 import torch
 import torch.nn.functional as F
-from hypothesis import given, settings
+from hypothesis import given, note, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.testing import assert_close
@@ -566,10 +566,11 @@ def draw(rng: random.Random) -> tuple[Writer, Written, list[Tensor]]:
     return writer, module, [torch.randn(shape, dtype=writer.dtype) for shape in shapes]
 
 
-def look(rng: random.Random) -> str:
+def look(rng: random.Random, say: Callable[[str], None] = str) -> str:
     """Draw a module and watch it: what became of it, and an error if that isn't right."""
     writer, module, tensors = draw(rng)
-    gradients = rng.random() < 0.25
+    say(f"{writer.dtype} {writer.sizes} {module!r}")
+    gradients = rng.random() < 0.25 and not writer.in_place  # which a backward pass may refuse
     train = rng.random() < 0.3
     tensors = [x.requires_grad_(gradients) for x in tensors]
 
@@ -641,7 +642,7 @@ def look(rng: random.Random) -> str:
 @written
 @given(st.randoms(use_true_random=False))
 def test_whatever_is_written_out_is_recorded_or_named(rng):
-    look(rng)
+    look(rng, note)
 
 
 class Chosen(nn.Module):
