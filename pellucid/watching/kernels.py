@@ -116,9 +116,10 @@ def read_fast_attention(output: Any, *args: Any, **kwargs: Any) -> Call:
     given = _FAST_ATTENTION.bind(*args, **kwargs)
     given.apply_defaults()
     a = given.arguments
-    call = _project(a["query"], a["key"], a["value"], a)
-    joined = _join_heads(call.output, a["query"])
-    _compare(F.linear(joined, a["proj_weight"], a["proj_bias"]), output[0], call)
+    with _rounding_as(output[0], a):
+        call = _project(a["query"], a["key"], a["value"], a)
+        mixed = F.linear(_join_heads(call.output, a["query"]), a["proj_weight"], a["proj_bias"])
+    _compare(mixed, output[0])
     return call
 
 
@@ -145,19 +146,21 @@ def read_fast_layer(output: Tensor, *args: Any, **kwargs: Any) -> Call:
         a = {**a, "mask": ~there, "mask_type": 1}
     else:
         there = None
-    tokens = norm(x, 1) if a["norm_first"] else x
-    call = _project(tokens, tokens, tokens, a)
-    mixed = F.linear(_join_heads(call.output, x), a["proj_weight"], a["proj_bias"])
-    if a["norm_first"]:
-        y = x + mixed
-        y = y + feed(norm(y, 2))
-    else:
-        y = norm(x + mixed, 1)
-        y = norm(y + feed(y), 2)
+    with _rounding_as(output, a):
+        tokens = norm(x, 1) if a["norm_first"] else x
+        call = _project(tokens, tokens, tokens, a)
+        mixed = F.linear(_join_heads(call.output, x), a["proj_weight"], a["proj_bias"])
+        y = x + mixed if a["norm_first"] else norm(x + mixed, 1)
+        y = y + feed(norm(y, 2)) if a["norm_first"] else norm(y + feed(y), 2)
     if there is not None:
         y, output = y * there[..., None], output * there[..., None]
-    _compare(y, output, call)
+    _compare(y, output)
     return call
+
+
+def _rounding_as(output: Tensor, a: dict[str, Any]) -> torch.autocast:
+    """As the kernel rounded: on the CPU it is autocast inside, and only what came out tells."""
+    return torch.autocast(output.device.type, output.dtype, enabled=output.dtype != a["qkv_weight"].dtype)
 
 
 def _project(query: Tensor, key: Tensor, value: Tensor, a: dict[str, Any]) -> Call:
@@ -186,7 +189,7 @@ def _join_heads(x: Tensor, like: Tensor) -> Tensor:
     return x.transpose(1, 2).flatten(2).to(like.dtype)
 
 
-def _compare(mine: Tensor, output: Tensor, call: Call) -> None:
+def _compare(mine: Tensor, output: Tensor) -> None:
     """The layer completed from the call is the layer that ran, within rounding. Rows that see nothing are left out."""
     known = output.isfinite() & mine.isfinite()
     eps = torch.finfo(output.dtype).eps
