@@ -58,8 +58,6 @@ def list_outside(model: nn.Module, seen: Iterable[str]) -> list[Missed]:
     kind = getattr(getattr(model, "config", None), "_attn_implementation", None) or ""
     if any(True for _ in seen):
         return []
-    if kind == "flex_attention":
-        return [Missed("", (), "flex attention runs compiled; use watch(model, exact_output=False), which doesn't")]
     if "flash" in kind:
         return [Missed("", (), f"{kind} is no kernel of PyTorch's; load the model with attn_implementation='sdpa'")]
     return []

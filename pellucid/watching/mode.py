@@ -6,6 +6,7 @@ shows what it did afterwards.
 """
 
 import inspect
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -131,6 +132,37 @@ def _has_others(tensors: Any) -> bool:
         kinds = {type(x) for x in tensors if isinstance(x, Tensor)} - {Tensor}
         return any(kind.__torch_function__ is not plain for kind in kinds)
     return True
+
+
+@contextmanager
+def compiled_shown_to(note: Callable[[str], None]) -> Iterator[None]:
+    """Meanwhile functions that were compiled run uncompiled in a thread that is watched, and `note` hears of it.
+
+    PyTorch's compiler would trace our mode along with them.
+    """
+    dynamo = sys.modules.get("torch._dynamo.eval_frame")  # if it isn't imported, nothing is compiled yet
+    if dynamo is None or not hasattr(dynamo, "_callback_from_stance"):
+        yield
+        return
+    with _patching:
+        original = dynamo._callback_from_stance
+
+        def run_uncompiled(callback: Any) -> Any:
+            if callback in (None, False) or not _watched():
+                return original(callback)
+            note("a compiled function runs uncompiled while it is watched")
+            return None
+
+        dynamo._callback_from_stance = run_uncompiled
+    try:
+        yield
+    finally:
+        with _patching:
+            dynamo._callback_from_stance = original
+
+
+def _watched() -> bool:
+    return any(isinstance(mode, Mode) for mode in torch.overrides._get_current_function_mode_stack())
 
 
 @contextmanager

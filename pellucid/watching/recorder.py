@@ -84,8 +84,6 @@ class Recorder:
 
     def flex(self, out: Any, *args: Any, **kwargs: Any) -> None:
         """One call of flex attention."""
-        if any(frame.f_code.co_filename.endswith("eval_frame.py") for frame in _frames()):
-            self.note("flex attention runs uncompiled while it is watched")
         self.kernel("flex_attention", partial(kernels.read_flex, out), args, kwargs)
 
     def kernel(self, name: str, read: Callable[..., Call], args: tuple, kwargs: dict) -> Tensor | None:
@@ -96,10 +94,11 @@ class Recorder:
             self._miss(args, "it runs under vmap, whose tensors can't be kept; call it with a batch instead")
             return None
         try:
-            return self.record(read(*args, **kwargs))
+            call = read(*args, **kwargs)
         except kernels.Unlike as reason:
             self._miss(args, f"PyTorch's fused kernel {name} ran, and {reason}; use watch(model, exact_output=False)")
-        return None
+            return None
+        return self.record(call)
 
     def note(self, what: str) -> None:
         """Something that the model does otherwise while it is watched."""
@@ -131,7 +130,9 @@ class Recorder:
         owner = self.owner()
         if owner is None:  # an attention outside the watched model
             return None
-        name, _, tokens = owner
+        name, module, tokens = owner
+        if isinstance(module, nn.TransformerEncoderLayer):  # the fast path computes it there
+            name = f"{name}.self_attn".lstrip(".")
         origin = origin or (call.q, call.k, call.output, _dims(call))
         if softmax is not None:
             if not call.dropout and not self._holds(self._make(name, call, None, written)):

@@ -11,14 +11,13 @@ import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 
-import torch
 from torch import nn
 
 from pellucid.layers.attention import MultiHeadAttention
 from pellucid.ops.attention import observed_by
 from pellucid.watching.generation import stitch
 from pellucid.watching.missed import ChangedOutput, Missed, MissedAttention, list_outside, list_scripted, say_missed
-from pellucid.watching.mode import Mode, fast_path_kept, flex_shown_to, threads_watched
+from pellucid.watching.mode import Mode, compiled_shown_to, fast_path_kept, flex_shown_to, threads_watched
 from pellucid.watching.record import Record
 from pellucid.watching.recorder import Recorder
 from pellucid.watching.shapes import ShapeTable, TokenShapes, list_shapes
@@ -115,8 +114,8 @@ def watch(
     copy: keep copies, for a model that writes over its tensors later, as a static cache does. Without it a record that
         was written over says so when it is asked.
     strict: raise instead of warning if an attention could not be recorded; `seen.missed` names them in any case.
-    exact_output: leave PyTorch's fast path of encoder layers and functions that are compiled as they are, even where
-        they can't be recorded. False switches both off, so that they are, and the output may differ in its last bits.
+    exact_output: leave PyTorch's fast path of encoder layers as it is, even where it can't be recorded. False switches
+        it off, so that everything is recorded, and the output may differ in its last bits.
     change: a `Change`, of all attentions, by their names, or as a function of the name: what runs is the changed model,
         and the records are of that. Inside the block `seen[name].replace(…)` changes the next forward.
     """
@@ -132,8 +131,9 @@ def watch(
         stack.enter_context(observed_by(recorder.ours))
         if not ours:
             stack.enter_context(flex_shown_to(recorder.flex))
-            kept = exact_output and change is None
-            stack.enter_context(fast_path_kept() if kept else torch.compiler.set_stance("force_eager"))
+            stack.enter_context(compiled_shown_to(recorder.note))
+            if exact_output and change is None:
+                stack.enter_context(fast_path_kept())
             stack.enter_context(threads_watched(model, recorder))
             stack.enter_context(Mode(recorder))
         yield seen
