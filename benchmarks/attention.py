@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from meter import duel, peak_megabytes, seconds
 from report import Column, Table, keep
 from torch import nn
+from zoo.stubs import load
 
 from pellucid import ops
 from pellucid.layers import EncoderBlock
@@ -52,23 +53,30 @@ def seam() -> Table:
 
 def watching() -> Table:
     rows = []
-    encoder = nn.Sequential(*(EncoderBlock(256, 8, norm="pre") for _ in range(12))).to(DEVICE, DTYPE).eval()
-    for n, b in ((65, 192), (197, 64), (1024, 8)) if DEVICE == "cuda" else ((65, 1), (65, 32), (197, 8)):
-        x = torch.randn(b, n, 256, device=DEVICE, dtype=DTYPE)
+    ours = nn.Sequential(*(EncoderBlock(256, 8, norm="pre") for _ in range(12)))
+    transformers = load("transformers")
+    bert = transformers.BertModel(transformers.BertConfig())
+    sizes = ((65, 192), (197, 64), (1024, 8)) if DEVICE == "cuda" else ((65, 1), (65, 32), (197, 8))
+    cases = [("ours, 12 × 256", ours, torch.randn(b, n, 256, dtype=DTYPE)) for n, b in sizes]
+    sizes = ((128, 1), (128, 32), (512, 8)) if DEVICE == "cuda" else ((128, 1), (128, 8))
+    cases += [("Hugging Face's BERT, 12 × 768", bert, torch.randint(1000, (b, n))) for n, b in sizes]
+    for name, model, x in cases:
+        model, x = model.to(DEVICE, DTYPE).eval(), x.to(DEVICE)
 
-        def watched(x: torch.Tensor = x) -> None:
-            with watch(encoder):
-                encoder(x)
+        def watched(model: nn.Module = model, x: torch.Tensor = x) -> None:
+            with watch(model):
+                model(x)
 
-        def plain(x: torch.Tensor = x) -> None:
-            encoder(x)
+        def plain(model: nn.Module = model, x: torch.Tensor = x) -> None:
+            model(x)
 
         with torch.no_grad():
             slow, fast, ratio = duel(watched, plain, budget=45.0)
-        rows.append({"tokens": n, "batch": b, "watched": 1e3 * slow, "unwatched": 1e3 * fast, "ratio": ratio})
-    columns = {"tokens": Column(), "batch": Column(), "watched": Column("ms", 1), "unwatched": Column("ms", 1)}
-    columns |= {"ratio": Column("×", 3)}
-    return Table("a 12 × 256 encoder, watched beside unwatched (bar: at most 1.10×)", columns, rows)
+        row = {"model": name, "tokens": x.shape[1], "batch": x.shape[0], "watched": 1e3 * slow, "unwatched": 1e3 * fast}
+        rows.append(row | {"ratio": ratio})
+    columns = {"model": Column(), "tokens": Column(), "batch": Column(), "watched": Column("ms", 1)}
+    columns |= {"unwatched": Column("ms", 1), "ratio": Column("×", 3)}
+    return Table("models watched beside unwatched (bar: at most 1.10×)", columns, rows)
 
 
 def eager(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

@@ -34,14 +34,14 @@ class Mode(TorchFunctionMode):
         self.follower, self.streams = recorder.follow()
 
     def __torch_function__(self, func: Callable, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
-        name = _name(func)
+        name = _names.get(func) or _name(func)
         kwargs = kwargs or {}
+        if name in SILENT:
+            return func(*args, **kwargs)
         self.recorder.ran = True
         if name == "multi_head_attention_forward":
             return self._packed(func, *args, **kwargs)
         out = func(*args, **kwargs)
-        if name in SILENT:
-            return out
         read = KERNELS.get(name)
         if read is not None:
             replaced = self.recorder.kernel(name, partial(read, out), args, kwargs)
@@ -84,10 +84,6 @@ _names: dict[Any, str] = {}
 
 def _name(func: Callable) -> str:
     """What a function is called, in place or not, a method or not: `mul` for torch.mul, Tensor.mul_ and x *= y."""
-    try:
-        return _names[func]
-    except KeyError:
-        pass
     name = getattr(func, "__name__", "") or str(func)
     if name == "__get__":  # a property
         name = getattr(getattr(func, "__self__", None), "__name__", "")
@@ -140,7 +136,7 @@ def compiled_shown_to(note: Callable[[str], None]) -> Iterator[None]:
 
     PyTorch's compiler would trace our mode along with them.
     """
-    dynamo = sys.modules.get("torch._dynamo.eval_frame")  # if it isn't imported, nothing is compiled yet
+    dynamo: Any = sys.modules.get("torch._dynamo.eval_frame")  # if it isn't imported, nothing is compiled yet
     if dynamo is None or not hasattr(dynamo, "_callback_from_stance"):
         yield
         return
