@@ -626,6 +626,8 @@ def look(rng: random.Random, say: Callable[[str], None] = str) -> str:
             assert_close(
                 handed_back.sum((0, 1)), record.gradient("v").sum((0, 1)).to(handed_back), rtol=1e-2, atol=1e-4
             )
+    if lifted and any(x in repr(module) for x in (":neg", ":rsub")):
+        return "recorded, upside down"  # what was to be left out is all that counts, and has few digits
     if record.dropout:
         assert record.dropout == pytest.approx(writer.dropout)
         return "recorded, dropping"

@@ -7,6 +7,7 @@ after the softmax, a function of the positions: models write these in many ways.
 Axes: b batch, h heads, n some of the queries, k keys.
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -46,7 +47,9 @@ class Fill:
     value: float
 
     def __call__(self, x: Tensor, rows: Rows) -> Tensor:
-        return x.masked_fill(pick_rows(self.mask, rows), self.value)
+        # The lowest number of float64 is more than float32 can hold.
+        value = self.value if math.isinf(self.value) else max(self.value, torch.finfo(x.dtype).min)
+        return x.masked_fill(pick_rows(self.mask, rows), value)
 
 
 @dataclass(frozen=True, eq=False)

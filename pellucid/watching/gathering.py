@@ -200,6 +200,8 @@ def _state_rule(trail: Trail, order: Order) -> tuple[float, Tensor | rules.Rule 
         return order.bring([order.rows, order.keys], doing.axes, doing.tensor.detach())
 
     doings = [(doing, placed(doing)) for doing in trail.before]
+    if trail.dtype != torch.float64 and any(_swallows(doing, tensor) for doing, tensor in doings):
+        raise Lost("a whole row of its mask lies so low that nothing of the scores is left beside it but rounding")
     bars = _tell_bars(doings)
     beta, bias, barred, steps = 1.0, None, None, []
     for i, (doing, tensor) in enumerate(doings):
@@ -231,6 +233,14 @@ def _is_felt(trail: Trail, i: int) -> bool:
     """Whether a bias that is the same for all keys makes a difference: if what follows isn't linear."""
     later = trail.before[i + 1 :]
     return trail.sinks is not None or any(other.kind in ("apply", "mix", "fill") for other in later)
+
+
+def _swallows(doing: Doing, bias: Tensor | None) -> bool:
+    """Whether a bias rounds the scores of a whole row, but not away: what is left of them can't be computed anew."""
+    if doing.kind != "plus" or bias is None or bias.shape[-1] == 1 or bias.dtype == torch.bool:
+        return False
+    highest = (bias * doing.number).amax(-1)
+    return bool(((highest < -1e5) & (highest > -1e30)).any())
 
 
 def _tell_bars(doings: list[tuple[Doing, Tensor | None]]) -> list[bool]:

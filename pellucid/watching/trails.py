@@ -168,17 +168,18 @@ def name_axes(
     inner = tuple(a for x in sides[0] if x in sides[1] and x not in result for a in axes[0, x])
     own = [[x for x in sides[side] if x not in sides[1 - side] and x in result] for side in (0, 1)]
     if known is None:
-        own = _tell_queries(own, result)
+        own = _tell_queries(own, result, {x for side in (0, 1) for x in own[side] if not axes[side, x]})
     rows, columns = (tuple(a for x in own[side] for a in axes[side, x]) for side in (0, 1))
     return Product(pair[0], named[0], pair[1], named[1], tuple(out), rows, columns, inner, dtype)
 
 
-def _tell_queries(own: list[list[str]], result: list[str]) -> list[list[str]]:
+def _tell_queries(own: list[list[str]], result: list[str], single: set[str]) -> list[list[str]]:
     """Where keys are shared by heads, b h q d, b k d → b h q k: the queries stand next to the keys, the rest leads."""
     for side in (0, 1):
         if len(own[side]) > 1 and len(own[1 - side]) == 1:
             place = result.index(own[1 - side][0])
-            own[side] = [min(own[side], key=lambda x: abs(result.index(x) - place))]
+            away = {x: abs(result.index(x) - place) for x in own[side]}
+            own[side] = [min(own[side], key=lambda x: (away[x], x in single, result.index(x) > place))]
             break
     return own
 
