@@ -129,6 +129,34 @@ def test_windows_are_told_from_the_whole():
         ops.rollout([seen["attention"]], 0)
 
 
+@pytest.mark.parametrize("size", [(6, 8), (5, 7)])
+@pytest.mark.parametrize("shift", [0, 1])
+def test_which_token_stands_where_in_which_window(size, shift):
+    rows, columns = size
+
+    class Shifted(nn.Module):
+        def forward(self, x):
+            y = F.pad(x, (0, 0, 0, columns % 2, 0, rows % 2))
+            if shift:
+                y = torch.roll(y, (-shift, -shift), (1, 2))
+            b, high, wide, c = y.shape
+            y = y.view(b, high // 2, 2, wide // 2, 2, c).transpose(2, 3).reshape(-1, 1, 4, c)
+            y = F.scaled_dot_product_attention(y, y, y)
+            y = y.view(b, high // 2, wide // 2, 2, 2, c).transpose(2, 3).reshape(b, high, wide, c)
+            y = torch.roll(y, (shift, shift), (1, 2)) if shift else y
+            return x + y[:, :rows, :columns]
+
+    model = nn.Sequential(Shifted(), Shifted())
+    numbers = 1.0 + torch.arange(rows * columns).view(1, rows, columns, 1).expand(2, -1, -1, 8)
+    with watch(model) as seen:
+        model(numbers.contiguous())
+    record = seen["0"]
+    places = record.reading.places
+    assert_close(record.q[:, 0, :, 0].view(2, -1, 4)[0], places + 1.0)  # padding is 0, which is −1 + 1
+    assert torch.equal(seen["1"].reading.places, places)
+    assert [(t.kind, len(t)) for t in seen.towers] == [("windows", 2)]
+
+
 def test_channels_are_told_from_tokens():
     class Channels(nn.Module):
         def forward(self, x):
@@ -165,7 +193,7 @@ def test_t5_and_its_cross_attention(transformers):
     assert [len(t) for t in seen.towers] == [2, 2]
     crossing = [name for name, record in seen.items() if record.reading.kind == "cross"]
     assert crossing == [name for name in seen if "EncDec" in name]
-    with pytest.raises(ValueError, match="cross-attention|in one tower"):
+    with pytest.raises(ValueError, match=r"cross-attention|in one tower"):
         ops.rollout(seen, 0)
 
 

@@ -5,19 +5,24 @@ A product of queries (b h q d) and keys (b h k d) has the axes b, h, q and k. A 
 whatever comes out are known, and any tensor that shares some of them can be brought into one order.
 """
 
+import itertools
 import math
 from collections.abc import Sequence
 
 from torch import Tensor
 
+_serials = itertools.count()
+
 
 class Atom:
     """An axis, or a part of one that was split."""
 
-    __slots__ = ("kind", "parts", "size")
+    __slots__ = ("kind", "parts", "root", "serial", "size")
 
-    def __init__(self, size: int, kind: str = ""):
+    def __init__(self, size: int, kind: str = "", root: "Atom | None" = None):
         self.size = size
+        self.root = root or self  # the axis that it is a part of
+        self.serial = next(_serials)
         self.kind = kind  # what it counts, where that is known: batch, token or feature
         self.parts: tuple[Atom, ...] | None = None
 
@@ -56,7 +61,7 @@ def reshape(axes: Axes, shape: Sequence[int]) -> Axes | None:
             if atom.size > size:
                 if atom.size % size:
                     return None
-                atom.parts = Atom(size, atom.kind), Atom(atom.size // size, atom.kind)
+                atom.parts = Atom(size, atom.kind, atom.root), Atom(atom.size // size, atom.kind, atom.root)
                 rest.append(atom.parts[1])
                 atom = atom.parts[0]
             if size % atom.size:

@@ -8,10 +8,11 @@ the inputs of the model and the attentions before it.
 
 import weakref
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import torch
+from jaxtyping import Int
 from torch import Tensor
 from torch.utils._pytree import tree_leaves_with_path
 
@@ -46,6 +47,19 @@ class Reading:
     queries: int
     """What the queries depend on, one bit for each input and attention."""
     keys: int
+    places: Int[Tensor, "windows q"] | None = None
+    """Which token of the whole stands at each place of each window, row by row; −1 where there is only padding.
+
+    The windows lie in the batch, those of one input after each other. None where there are none, or it isn't known.
+    """
+
+
+@dataclass(frozen=True, eq=False)
+class Moved:
+    """An axis that was rolled or padded: what it was, and by how much it was rolled."""
+
+    axis: Axis
+    shift: int
 
 
 class Streams:
@@ -55,7 +69,8 @@ class Streams:
         self.names = names  # of the sources: inputs, and attentions as they come
         self._known: dict[int, tuple[weakref.ref, Flow]] = {}
         self._joined: dict[Atom, set[Atom]] = {}
-        self._padded: dict[tuple, Axis] = {}
+        self._made: dict[tuple, Axis] = {}  # the same tokens rolled or padded alike in every layer are the same again
+        self._moved: dict[Atom, Moved] = {}
 
     def enter(self, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
         """The model is called: its inputs are where everything comes from."""
@@ -64,8 +79,10 @@ class Streams:
             if isinstance(x, Tensor) and not x.is_nested and id(x) not in self._known:
                 batch = fresh(x.shape[0], "batch") if x.ndim else ()
                 rest = [fresh(n, "token") for n in x.shape[1:]]
-                if x.ndim > 2 and x.is_floating_point():  # tokens come with features last, pictures with channels first
-                    place = -1 if x.ndim == 3 else 0
+                if x.ndim == 3 and x.is_floating_point():
+                    rest[-1] = fresh(x.shape[-1], "feature")
+                elif x.ndim > 3 and x.is_floating_point() and min(x.shape[1], x.shape[-1]) <= 4:  # a picture's colours
+                    place = 0 if x.shape[1] <= 4 else -1
                     rest[place] = fresh(x.shape[1:][place], "feature")
                 self._keep(x, Flow((batch, *rest) if x.ndim else (), self._source(name)))
 
@@ -134,11 +151,12 @@ class Streams:
             return _index(axes, x.shape, args[1], out.shape)
         if name == "cat":
             return self._join(axes, x.shape, args, kwargs, out, flows)
-        if name == "pad" and out.ndim == len(axes):  # the same tokens padded alike in every layer are the same again
-            keys = [(tuple(leaves(axis)), size) for axis, size in zip(axes, out.shape, strict=True)]
-            kinds = [next((atom.kind for atom in key[0]), "") for key in keys]
-            padded = [self._padded.setdefault(key, fresh(key[1], kind)) for key, kind in zip(keys, kinds, strict=True)]
-            return tuple(a if n == m else p for a, p, n, m in zip(axes, padded, x.shape, out.shape, strict=True))
+        if name == "pad" and out.ndim == len(axes):
+            return tuple(
+                axis if n == m else self._move(axis, m) for axis, n, m in zip(axes, x.shape, out.shape, strict=True)
+            )
+        if name == "roll":
+            return self._roll(axes, args, kwargs)
         if name == "embedding" and out.ndim == x.ndim + 1:  # looked up twice, the same words are tokens of two streams
             return (*axes[:1], *(fresh(n, "token") for n in out.shape[1:-1]), fresh(out.shape[-1], "feature"))
         if name == "view_as_complex":
@@ -156,6 +174,49 @@ class Streams:
         if out.ndim in (x.ndim, x.ndim - 1) and name not in MOVES:
             return _cut(axes, x.shape, out.shape, name, args, kwargs)
         return _new(out.shape, axes)
+
+    def _roll(self, axes: Axes, args: tuple, kwargs: dict) -> Axes:
+        shifts, dims = [*args[1:], *(kwargs[key] for key in ("shifts", "dims") if key in kwargs)]
+        rolled = list(axes)
+        for shift, dim in zip(*((x,) if isinstance(x, int) else x for x in (shifts, dims)), strict=True):
+            old = leaves(rolled[dim])
+            back = next((m for a, m in self._moved.items() if leaves((a,)) == old and m.shift == -shift), None)
+            rolled[dim] = back.axis if back is not None else self._move(rolled[dim], layout.size_of(old), shift)
+        return tuple(rolled)
+
+    def _move(self, axis: Axis, size: int, shift: int = 0) -> Axis:
+        """The axis rolled by so much, or padded to this size."""
+        old = tuple(leaves(axis))
+        kind = old[0].kind if old else ""
+        made = self._made.setdefault((old, size, shift), fresh(size, kind))
+        for atom in made:
+            self._moved.setdefault(atom, Moved(axis, shift))
+        return made
+
+    def _coordinates(self, atom: Atom) -> tuple[Atom, Tensor]:
+        """Where each place of an axis lay before it was rolled and padded, and the axis that it was; −1 for padding."""
+        here = torch.arange(atom.size)
+        while (moved := self._moved.get(atom)) is not None:
+            whole = moved.axis[0].root
+            if leaves((whole,)) != leaves(moved.axis):
+                break
+            here = torch.where(here < 0, here, (here - moved.shift) % atom.size)
+            here = here.where(here < whole.size, -1)
+            atom = whole
+        return atom, here
+
+    def _place(self, rows: list[Atom], windows: list[Atom]) -> Tensor | None:
+        """Which token stands at each place of each window: from the axes that were split into windows."""
+        roots = sorted({atom.root for atom in (*rows, *windows)}, key=lambda atom: atom.serial)
+        if {leaf for root in roots for leaf in leaves((root,))} != {*rows, *windows}:
+            return None
+        number, padding = torch.zeros(1, 1, dtype=torch.long), torch.zeros(1, 1, dtype=torch.bool)
+        for root in roots:
+            whole, here = self._coordinates(root)
+            placed = layout.arrange(here, ((root,),), [windows, rows])
+            padding = padding | (placed < 0)
+            number = number * whole.size + placed
+        return number.masked_fill(padding, -1)
 
     def _join(
         self, axes: Axes, shape: Sequence[int], args: tuple, kwargs: dict, out: Tensor, flows: list[tuple[Tensor, Flow]]
@@ -206,12 +267,15 @@ class Streams:
         mine = [atom for d in q_dims for atom in leaves(asked.axes[d])]
         theirs = [atom for d in k_dims for atom in leaves(read.axes[d])]
         lead = [atom for d, axis in enumerate(asked.axes[:-1]) if d not in q_dims for atom in leaves(axis)]
-        windows = {atom for atom in lead if atom.kind == "token"}
-        tokens = frozenset(mine) | windows if all(atom.kind for atom in mine) else frozenset()
+        windows = [atom for atom in lead if atom.kind == "token"]
+        tokens = frozenset(mine if all(atom.kind for atom in mine) else ())
+        if windows and tokens:  # however they were rolled and padded
+            tokens = frozenset(self._coordinates(atom.root)[0] for atom in (*mine, *windows))
         reading = Reading("self", len(self.names) - 1, tokens, asked.sources, read.sources)
-        return Reading(self._kind(mine, theirs, windows, reading), *list(vars(reading).values())[1:])
+        kind = self._kind(mine, theirs, windows, reading)
+        return replace(reading, kind=kind, places=self._place(mine, windows) if kind == "windows" else None)
 
-    def _kind(self, mine: list[Atom], theirs: list[Atom], windows: set[Atom], reading: Reading) -> Kind:
+    def _kind(self, mine: list[Atom], theirs: list[Atom], windows: list[Atom], reading: Reading) -> Kind:
         if mine and all(atom.kind == "feature" for atom in mine):
             return "channels"
         cached = any(set(mine) <= self._joined.get(atom, set()) for atom in theirs)
