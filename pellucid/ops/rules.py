@@ -34,9 +34,12 @@ class Plus:
     """A bias."""
 
     bias: Tensor
+    held: torch.dtype | None = None
+    """What the sum is rounded to: beside −10⁹ nothing is left of a score in float32."""
 
     def __call__(self, x: Tensor, rows: Rows) -> Tensor:
-        return x + pick_rows(self.bias, rows).to(x.dtype)
+        dtype = self.held or x.dtype
+        return (x.to(dtype) + pick_rows(self.bias, rows).to(dtype)).to(x.dtype)
 
 
 @dataclass(frozen=True, eq=False)

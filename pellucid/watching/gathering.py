@@ -200,8 +200,6 @@ def _state_rule(trail: Trail, order: Order) -> tuple[float, Tensor | rules.Rule 
         return order.bring([order.rows, order.keys], doing.axes, doing.tensor.detach())
 
     doings = [(doing, placed(doing)) for doing in trail.before]
-    if trail.dtype != torch.float64 and any(_swallows(doing, tensor) for doing, tensor in doings):
-        raise Lost("a whole row of its mask lies so low that nothing of the scores is left beside it but rounding")
     bars = _tell_bars(doings)
     beta, bias, barred, steps = 1.0, None, None, []
     for i, (doing, tensor) in enumerate(doings):
@@ -210,6 +208,9 @@ def _state_rule(trail: Trail, order: Order) -> tuple[float, Tensor | rules.Rule 
         if not steps and doing.kind == "times" and tensor is None and (barred is None or doing.number > 0):
             beta *= doing.number
             bias = bias if bias is None else bias * doing.number
+        elif doing.kind == "plus" and tensor is not None and _swallows(tensor * doing.number, trail.dtype):
+            steps += [*_steps_of(bias, barred), rules.Plus(tensor * doing.number, trail.dtype)]
+            bias = barred = None
         elif not steps and doing.kind == "plus" and tensor is not None:
             tensor = tensor * doing.number if doing.number != 1 else tensor
             bias = tensor if bias is None else bias + tensor
@@ -235,12 +236,20 @@ def _is_felt(trail: Trail, i: int) -> bool:
     return trail.sinks is not None or any(other.kind in ("apply", "mix", "fill") for other in later)
 
 
-def _swallows(doing: Doing, bias: Tensor | None) -> bool:
-    """Whether a bias rounds the scores of a whole row, but not away: what is left of them can't be computed anew."""
-    if doing.kind != "plus" or bias is None or bias.shape[-1] == 1 or bias.dtype == torch.bool:
+def _swallows(bias: Tensor, dtype: torch.dtype) -> bool:
+    """Whether the scores of a whole row are rounded away beside a bias, so that the row is spread evenly.
+
+    One that rounds them, but not away, leaves what can't be computed anew.
+    """
+    if dtype == torch.float64 or bias.shape[-1] == 1:
         return False
-    highest = (bias * doing.number).amax(-1)
-    return bool(((highest < -1e5) & (highest > -1e30)).any())
+    highest = bias.amax(-1)
+    highest = highest[(highest < -1e5) & (highest > -1e30)]
+    if not highest.numel():
+        return False
+    if torch.finfo(dtype).eps * -float(highest.max()) < 50:
+        raise Lost("a whole row of its mask lies so low that of its scores little is left but rounding")
+    return True
 
 
 def _tell_bars(doings: list[tuple[Doing, Tensor | None]]) -> list[bool]:
