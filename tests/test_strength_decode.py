@@ -12,8 +12,9 @@ from pellucid.data.images import ImageSet
 from pellucid.data.tokenizer import CaptionTokenizer
 from pellucid.decode import beam_search, cross_attention, greedy, sample
 from pellucid.decode import captions as written
+from pellucid.decode.beam import _Beam
 from pellucid.decode.captions import Caption, caption_all, maps_of_words, write_captions
-from pellucid.decode.rows import draw_tokens
+from pellucid.decode.rows import _Greedy, draw_tokens
 
 
 def test_what_is_not_asked_for_is_five_beams_the_best_of_them_and_one_draw():
@@ -222,3 +223,25 @@ def test_cross_attention_is_that_of_a_pass_over_each_sentence_alone():
     assert not torch.allclose(found[0, 0], found[0, 1])
     other = cross_attention(model, context, tokens, END)
     assert not torch.allclose(other[..., 0, :], found[..., 0, :])
+
+
+@pytest.mark.parametrize("static", [True, False])
+@torch.no_grad()
+def test_a_search_that_begins_again_reads_its_context_again(static):
+    """As captured ones do: what another call brings is copied over what was there."""
+    model, one, other = talker(seed=3), contexts(2), contexts(2)
+    makers = (
+        lambda context: _Greedy(model, context, **HOW, static=static),
+        lambda context: _Beam(model, context, **HOW, beams=3, keep=3, penalty=1.0, static=static),
+    )
+    for make in makers:
+        again, fresh = make(one.clone()), make(other)
+        again.begin()
+        for _ in range(4):
+            again.advance(model)
+        again.context.copy_(other)
+        for search in (again, fresh):
+            search.begin()
+            for _ in range(7):
+                search.advance(model)
+        same(again.result(keep=1), fresh.result(keep=1))

@@ -349,10 +349,10 @@ def vit(**changes):
 
 def test_layers_and_targets_at_their_bounds():
     records = ["a", "b", "c"]
-    assert [pick_layer(records, i) for i in (0, 2, -1, -3)] == ["a", "c", "c", "a"]  # pyright: ignore
+    assert [pick_layer(records, i) for i in (0, 2, -1, -3)] == ["a", "c", "c", "a"]
     for layer in (3, -4):
         with pytest.raises(ValueError, match=f"layer is {layer}; expected one of 0…2, or −1 for the last"):
-            pick_layer(records, layer)  # pyright: ignore
+            pick_layer(records, layer)
     names = ("a", "b", "c")
     assert [target_of(target, names) for target in (0, 2, "a", "c", None)] == [0, 2, 0, 2, None]
     for target in (-1, 3, "d"):

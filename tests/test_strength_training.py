@@ -792,7 +792,7 @@ def test_n_grams_are_told_apart():
 def test_captions_as_numbers():
     tokenizer = CaptionTokenizer.train(["a dog runs", "a cat"], min_count=1)
     data = SimpleNamespace(captions=[("a dog runs", "a cat"), ("dog",), ("a", "a", "cat runs")])
-    known = Known.of(data, tokenizer, 9, CPU)  # pyright: ignore[reportArgumentType]
+    known = Known.of(data, tokenizer, 9, CPU)
     assert known.counts.tolist() == [2, 1, 3]
     assert known.tokens.shape == (3, 3, 5)  # the longest has a start, three words and an end
     for several, rows in zip(data.captions, known.tokens, strict=True):
