@@ -25,7 +25,7 @@ from pellucid.decode.captions import write_captions
 from pellucid.evaluation import captioning, captions, jars
 from pellucid.evaluation.accuracy import ClassificationReport, evaluate_classifier
 from pellucid.evaluation.captioning import CaptioningReport, measure_exactness
-from pellucid.evaluation.captions import References, bleu_of, counts
+from pellucid.evaluation.captions import References, Scores, bleu_of, counts
 from pellucid.evaluation.controls import best_fixed, bootstrap_scores, controls, derangement, people
 from pellucid.evaluation.labels import relabel
 from pellucid.evaluation.pointing import aligned, multiply_layers, pointing, pointing_at, read_along
@@ -294,8 +294,12 @@ def test_all_is_drawn_from_the_seed_and_a_thousand_times():
     words = [text.split() for text in said.values()]
     known = References([[text.split() for text in texts] for texts in references.values()])
     scores = known.scores(words)
-    assert plain.interval == bootstrap_scores(scores) == bootstrap_scores(scores, seed=0, resamples=1000)
-    assert plain.interval != bootstrap_scores(scores, seed=1) != bootstrap_scores(scores, seed=0, resamples=1001)
+    assert plain.interval == bootstrap_scores(scores)
+    draw = np.random.default_rng(0)
+    many = Scores(draw.integers(1, 9, (50, 10)), draw.random(50), draw.random(50))
+    assert bootstrap_scores(many) == bootstrap_scores(many, seed=0, resamples=1000)
+    assert bootstrap_scores(many) != bootstrap_scores(many, resamples=1001)
+    assert bootstrap_scores(many) != bootstrap_scores(many, seed=1)
     assert plain.shuffled == known.scores([words[i] for i in derangement(9)]).figures
     assert derangement(9).tolist() == derangement(9, 0).tolist() != derangement(9, 1).tolist()
     other = controls(said, references, seed=1)

@@ -340,6 +340,16 @@ def test_flow_of_words_and_its_limit(monkeypatch):
             flow_decoder(decoder, encoder, 0)
 
 
+def test_records_may_be_given_by_their_names():
+    """As `watch` keeps them."""
+    encoder, cross, mine = exact_record(5, name="e")[0], exact_record(3, 5, name="c")[0], exact_record(3, name="m")[0]
+    for call in (flow, chains.rollout, chains.gradient_weighted):
+        assert_close(call({"e": encoder}, 1), call([encoder], 1))
+    for call in (flow_decoder, chains.rollout_decoder, chains.gradient_weighted_decoder):
+        assert_close(call([(mine, cross)], {"e": encoder}, 1), call([(mine, cross)], [encoder], 1))
+    assert [layer.name for layer in report_heads({"e": encoder, "c": cross})] == ["e", "c"]
+
+
 # Looks
 
 

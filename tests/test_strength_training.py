@@ -926,6 +926,41 @@ def test_what_a_captioner_draws_ends_and_says_nothing_it_never_may(monkeypatch):
     ]
 
 
+def test_a_reader_that_knows_every_word_is_right_each_time():
+    """And one that knows what is surely not meant never is."""
+    task = made(tiny())
+    first = [several[0] for several in task.held_out.captions]
+    targets = task.tokenizer.batch(first, task.run.model.max_length)[:, 1:]
+    there = (targets != PAD).sum().item()
+    words = len(task.tokenizer)
+    for sure in (5.0, -5.0):
+        asked = []
+        task.model = lambda images, rows, sure=sure, asked=asked: (
+            asked.append((images, rows)) or sure * F.one_hot(targets, words).float()
+        )
+        figures = task._read()
+        (images, rows) = asked[0]
+        assert torch.equal(rows, task.tokenizer.batch(first, task.run.model.max_length)[:, :-1])
+        pixels = task.held_out.images.read(torch.arange(len(first)))
+        assert_close(images, normalised(pixels, task.normalise))
+        assert figures["accuracy"] == (1.0 if sure > 0 else 0.0)
+        assert figures["loss"] == pytest.approx(math.log(math.exp(sure) + words - 1) - sure, rel=1e-5)
+    assert there < targets.numel()
+
+
+def test_a_bag_of_one_word_is_that_word_and_one_of_none_is_empty():
+    task = made(tiny(bag=1.0))
+    share = task.loader.share(0)
+    word = len(task.tokenizer) - 1
+    task.known.tokens[share.image[0]] = PAD
+    task.known.tokens[share.image[1]] = PAD
+    task.known.tokens[share.image[1], 0, :3] = torch.tensor([START, word, END])
+    bags = task.bags(share, torch.zeros(8, dtype=torch.bool))
+    assert not bags[0].any()
+    assert bags[1].tolist() == F.one_hot(torch.tensor(word), word + 1).float().tolist()
+    assert bags[2:].sum(1).tolist() == pytest.approx([1.0] * 6)
+
+
 # Reversing digits
 
 
@@ -1075,6 +1110,30 @@ def test_the_c_library_is_told_three_things(monkeypatch):
     assert memory.keep_freed_memory() is False
     monkeypatch.setattr(memory.sys, "platform", "darwin")
     assert memory.keep_freed_memory() is False
+
+
+def test_freed_memory_is_kept_before_the_first_step_on_a_cpu(monkeypatch):
+    told = []
+    monkeypatch.setattr(engine, "keep_freed_memory", lambda: told.append("kept"))
+    one = Engine(Lines(plain()), plain(), CPU)
+    assert one._warm_up(0) == 0.0
+    assert told == ["kept"]
+    one.device = torch.device("meta")
+    assert one._warm_up(0) == 0.0
+    assert told == ["kept"]
+
+
+def test_what_is_told_is_told_at_once(monkeypatch):
+    """However the output is read: through a pipe lines would wait for each other."""
+    now, told = [0.0], []
+    monkeypatch.setattr(progress.time, "perf_counter", lambda: now[0])
+    monkeypatch.setattr(progress, "print", lambda text, flush=False: told.append((text[:5], flush)), raising=False)
+    with progress.RunDisplay("x") as shown:
+        shown.began(0, 9)
+        now[0] = 60.0
+        shown.logged([step_line(1)])
+        shown.logged([{"step": 1, "epoch": 1.0, "evaluation": {"top1": 0.5}, "seconds": 3.0}])
+    assert told == [("step ", True), ("epoch", True)]
 
 
 # From a recipe to a model
