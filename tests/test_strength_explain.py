@@ -1,19 +1,37 @@
 """What a mutation run found untested in explain."""
 
+import itertools
+import math
+import sys
+
 import pytest
 import torch
-from conftest import randomised
+import torch.nn.functional as F
+from conftest import make_mask, randomised, truth
 from speaking import CAPTIONS, captioner, pictures
 from torch.testing import assert_close
 
 from pellucid.data.images import ImageSet
 from pellucid.data.tokenizer import NEVER, CaptionTokenizer
 from pellucid.decode.captions import write_captions
-from pellucid.explain import explain, faithfulness, trace
-from pellucid.explain.faithfulness import bootstrap_mean, measure_curves
+from pellucid.explain import (
+    Look,
+    WordLook,
+    chains,
+    explain,
+    explain_caption,
+    faithfulness,
+    timelapse,
+    timelapse_caption,
+    trace,
+    trace_caption,
+)
+from pellucid.explain.classes import class_names, look_at, target_of
+from pellucid.explain.faithfulness import Faithfulness, areas_under, bootstrap_mean, fill_patches, measure_curves, ranks
 from pellucid.explain.flow import LIMIT, flow, flow_decoder
-from pellucid.explain.heads import caption_health
-from pellucid.explain.maps import pixels_of
+from pellucid.explain.heads import CENTRED, SAME, caption_health, report_heads
+from pellucid.explain.maps import needs_gradient, pick_layer, pixels_of, random_map
+from pellucid.explain.trace import image_tokens
 from pellucid.models import ViT, ViTConfig
 from pellucid.watching import watch
 from pellucid.watching.record import Record
@@ -139,3 +157,489 @@ def test_a_trace_may_keep_one_answer():
     assert trace(model, image, methods=(), top=1).answers == (best,)
     with pytest.raises(ValueError, match="top is 0; expected one or more"):
         trace(model, image, methods=(), top=0)
+
+
+# Chains, beside whole maps, products of matrices and gradients by autograd, for masks of any kind and heads that share
+
+
+def exact_record(tokens=5, keys=None, heads=4, groups=2, kind="none", b=2, beta=0.4, name="attention"):
+    """A record in float64 that knows the gradient of Σ output·weight, and the map and its gradient beside it."""
+    keys = tokens if keys is None else keys
+    q = torch.randn(b, heads, tokens, 8, dtype=torch.float64)
+    k, v = (torch.randn(b, groups, keys, 8, dtype=torch.float64) for _ in range(2))
+    mask, causal = make_mask(kind, b=b, h=heads, n_q=tokens, n_k=keys)
+    out, p = truth(q, k, v, mask, beta, causal)
+    felt = torch.randn_like(out)
+    live = out.clone().requires_grad_()
+    live.grad = felt
+    slope = felt @ v.repeat_interleave(heads // groups, 1).mT
+    record = Record(name, q, k, v, mask, beta, causal, 0.0, out, {"output": (live, lambda x: x)})
+    return record, p, (p * slope).clamp(min=0).mean(1)
+
+
+KINDS = ("none", "causal", "padding", "boolean", "alibi", "dead")
+
+
+@pytest.fixture(params=[10**6, 2 * 4 * 5 * 2], ids=["one block", "blocks of two rows"])
+def blocks(request, monkeypatch):
+    monkeypatch.setattr("pellucid.ops.exact._BLOCK_NUMBERS", {"cpu": request.param})
+
+
+@pytest.mark.parametrize("kinds", [("none", "boolean", "alibi"), ("causal", "dead", "padding"), ("none",)])
+@pytest.mark.parametrize("start", [0, 4, -1, -5, "weights"])
+def test_chains_of_self_attention_are_products_of_matrices(kinds, start, blocks):
+    made = [exact_record(kind=kind) for kind in kinds]
+    records, eye = [record for record, *_ in made], torch.eye(5, dtype=torch.float64)
+    weights = torch.rand(2, 5, dtype=torch.float64) if start == "weights" else eye[start].expand(2, -1)
+    begin = weights if start == "weights" else start
+    rolled = relevance = eye
+    for _, p, kept in made:
+        rolled = (p.mean(1) + eye) / 2 @ rolled
+        relevance = relevance + kept @ relevance
+    assert_close(chains.rollout(records, begin), torch.einsum("bq,bqk->bk", weights, rolled), rtol=0, atol=1e-10)
+    found = chains.gradient_weighted(records, begin)
+    assert_close(found, torch.einsum("bq,bqk->bk", weights, relevance - eye), rtol=0, atol=1e-10)
+    assert_close(chains.gradient_weighted({r.name + str(i): r for i, r in enumerate(records)}, begin), found)
+    spread = torch.einsum("bq,bhqk->bhk", weights, made[-1][1])
+    for head, expected in (("mean", spread.mean(1)), ("max", spread.amax(1)), (0, spread[:, 0]), (-1, spread[:, 3])):
+        assert_close(chains.raw(records[-1], begin, head=head), expected, rtol=0, atol=1e-10)
+    assert_close(chains.raw(records[-1], begin, head=-4), spread[:, 0], rtol=0, atol=1e-10)
+    for head in (4, -5, 1.0, "min"):
+        with pytest.raises(ValueError, match="expected 'mean', 'max' or one of the heads 0…3"):
+            chains.raw(records[-1], begin, head=head)
+
+
+def normalised_relevance(r, eye):
+    sums = (r - eye).sum(-1, keepdim=True)
+    return torch.where(sums > 0, (r - eye) / sums.clamp(min=1e-300), 0.0) + eye
+
+
+@pytest.mark.parametrize("depth", [0, 1, 2])
+@pytest.mark.parametrize("own", [(True,), (True, True), (False, True), (True, False)])
+@pytest.mark.parametrize("residual", [0.5, 0.2])
+def test_chains_through_a_decoder_are_products_of_matrices(depth, own, residual, blocks):
+    encoder = [exact_record(kind="boolean") for _ in range(depth)]
+    layers = [
+        (exact_record(3, 3, kind="causal") if there else None, exact_record(3, 5, kind="padding")) for there in own
+    ]
+    decoder = [(None if mine is None else mine[0], cross[0]) for mine, cross in layers]
+    records = [record for record, *_ in encoder]
+    words, image = torch.eye(3, dtype=torch.float64).expand(2, 3, 3), torch.eye(5, dtype=torch.float64)
+    rolled = relevance = image.expand(2, 5, 5)
+    for _, p, kept in encoder:
+        rolled = (residual * image + (1 - residual) * p.mean(1)) @ rolled
+        relevance = relevance + kept @ relevance
+    drawn = across = torch.zeros(2, 3, 5, dtype=torch.float64)
+    left, r = words, words
+    for mine, cross in layers:
+        if mine is not None:
+            mixed = residual * words + (1 - residual) * mine[1].mean(1)
+            drawn, left = mixed @ drawn, mixed @ left
+            across, r = across + mine[2] @ across, r + mine[2] @ r
+        drawn, left = residual * drawn + (1 - residual) * cross[1].mean(1), residual * left
+        across = across + normalised_relevance(r, words).mT @ cross[2] @ normalised_relevance(relevance, image)
+    weights = torch.rand(2, 3, dtype=torch.float64)
+    for begin, chosen in ((0, words[:, 0]), (-1, words[:, 2]), (weights, weights)):
+        of_image, of_words = chains.rollout_decoder(decoder, records, begin, residual=residual)
+        assert_close(of_image, torch.einsum("bq,bqk->bk", chosen, drawn @ rolled), rtol=0, atol=1e-10)
+        assert_close(of_words, torch.einsum("bq,bqk->bk", chosen, left), rtol=0, atol=1e-10)
+        found = chains.gradient_weighted_decoder(decoder, records, begin)
+        assert_close(found, torch.einsum("bq,bqk->bk", chosen, across), rtol=0, atol=1e-10)
+    plain = chains.rollout_decoder(decoder, records, 1)
+    assert_close(plain[0], chains.rollout_decoder(decoder, records, 1, residual=0.5)[0])
+
+
+@pytest.mark.parametrize("residual", [0.0, 1.0])
+def test_all_or_nothing_may_pass_by_a_decoder(residual):
+    cross, p, _ = exact_record(3, 5)
+    of_image, of_words = chains.rollout_decoder([(None, cross)], [], 2, residual=residual)
+    assert_close(of_image, (1 - residual) * p.mean(1)[:, 2], rtol=0, atol=1e-12)
+    assert_close(of_words, residual * torch.eye(3, dtype=torch.float64)[2].expand(2, -1))
+    for wrong in (-0.1, 1.1):
+        with pytest.raises(ValueError, match="expected a share between 0 and 1"):
+            chains.rollout_decoder([(None, cross)], [], 2, residual=wrong)
+
+
+def test_chains_that_do_not_fit_are_refused_in_a_sentence():
+    mine, cross, image = exact_record(3, 3)[0], exact_record(3, 5)[0], exact_record(5)[0]
+    chains.check_decoder([(mine, cross), (None, cross)], [image])
+    for decoder, encoder in (
+        ([], [image]),
+        ([(image, cross)], [image]),
+        ([(mine, cross)], [mine]),
+        ([(mine, exact_record(4, 5)[0]), (mine, cross)], [image]),
+        ([(mine, exact_record(3, 4)[0]), (mine, cross)], [image]),
+        ([(exact_record(3, 4)[0], cross)], [image]),
+        ([(mine, cross)], [exact_record(5, 4)[0]]),
+        ([(mine, cross)], [exact_record(4, 5)[0]]),
+    ):
+        with pytest.raises(ValueError, match=r"expected|at least one layer"):
+            chains.check_decoder(decoder, encoder)
+    for start in (3, -4):
+        with pytest.raises(ValueError, match=f"start is {start}; expected a token in 0…2"):
+            chains.weigh_start(start, cross)
+    for start in (torch.ones(2, 5), torch.ones(3, 3), torch.ones(3)):
+        with pytest.raises(ValueError, match=r"expected \(b t\) = \[2, 3\]"):
+            chains.weigh_start(start, cross)
+    assert chains.weigh_start(-3, cross).tolist() == [[1.0, 0.0, 0.0]] * 2
+    half = Record("half", *(x.bfloat16() for x in (cross.q, cross.k, cross.v)), None, 0.4, False, 0.0, cross.output)
+    assert chains.weigh_start(0, half).dtype == chains.weigh_start(torch.ones(2, 3), half).dtype == torch.float32
+
+
+def test_the_gradient_of_an_answer_reaches_the_records_and_no_parameter():
+    model = randomised(ViT(ViTConfig(**SMALL, depth=2))).eval()
+    with watch(model, gradients=True) as seen:
+        logits = model(torch.randn(2, 3, 16, 16))
+    first, second = logits[:, 0].sum(), logits[:, 1].sum()
+    chains.backward(first, seen, keep_graph=True)
+    gradients = [record.gradient("output").clone() for record in seen.values()]
+    chains.backward(second, seen, keep_graph=True)
+    assert not torch.allclose(gradients[0], next(iter(seen.values())).gradient("output"))
+    chains.backward(first, seen)
+    for record, expected in zip(seen.values(), gradients, strict=True):
+        assert_close(record.gradient("output"), expected)
+    assert all(p.grad is None for p in model.parameters())
+    with pytest.raises(RuntimeError, match="second time"):
+        chains.backward(first, seen)
+
+
+# Flow
+
+
+@pytest.mark.parametrize("start", [1, "weights"])
+def test_flow_is_as_exact_as_it_says(start):
+    """Through one layer what flows is what its pipes hold; through two, no more than the narrowest of the ways."""
+    one, p, _ = exact_record(kind="boolean")
+    weights = torch.rand(2, 5, dtype=torch.float64) / 5 if start == "weights" else None
+    read = torch.eye(5, dtype=torch.float64)[1].expand(2, -1) if weights is None else weights
+    pipes = (p.mean(1) + torch.eye(5, dtype=torch.float64)) / 2
+    expected = torch.minimum(read[..., None], pipes).sum(1)
+    assert_close(flow([one], 1 if weights is None else weights), expected, rtol=0, atol=2e-10)
+    two, q, _ = exact_record()
+    above = (q.mean(1) + torch.eye(5, dtype=torch.float64)) / 2
+    both = flow([one, two], 1 if weights is None else weights)
+    ways = torch.minimum(above[..., None], pipes[:, None])  # from each token of the middle
+    assert (both <= torch.minimum(read[..., None], above).sum(1).sum(1, keepdim=True) + 1e-9).all()
+    assert (both <= pipes.sum(1) + 1e-9).all()
+    assert ways.shape == (2, 5, 5, 5)
+
+
+def test_flow_of_words_and_its_limit(monkeypatch):
+    cross, p, _ = exact_record(3, 5)
+    expected = p.mean(1)[:, 1] / 2
+    assert_close(flow_decoder([(None, cross)], [], 1), expected, rtol=0, atol=2e-10)
+    monkeypatch.setattr("pellucid.explain.flow.LIMIT", 5)
+    flow_decoder([(None, cross)], [exact_record(5)[0]], 1)
+    for decoder, encoder in (
+        ([(None, exact_record(3, 6)[0])], []),
+        ([(None, exact_record(6, 3)[0])], []),
+        ([], [exact_record(6)[0]]),
+        ([(exact_record(6)[0], exact_record(6, 3)[0])], []),
+    ):
+        with pytest.raises(ValueError, match="for 5 tokens at most; got 6"):
+            flow_decoder(decoder, encoder, 0)
+
+
+def test_records_may_be_given_by_their_names():
+    """As `watch` keeps them."""
+    encoder, cross, mine = exact_record(5, name="e")[0], exact_record(3, 5, name="c")[0], exact_record(3, name="m")[0]
+    for call in (flow, chains.rollout, chains.gradient_weighted):
+        assert_close(call({"e": encoder}, 1), call([encoder], 1))
+    for call in (flow_decoder, chains.rollout_decoder, chains.gradient_weighted_decoder):
+        assert_close(call([(mine, cross)], {"e": encoder}, 1), call([(mine, cross)], [encoder], 1))
+    assert [layer.name for layer in report_heads({"e": encoder, "c": cross})] == ["e", "c"]
+
+
+# Looks
+
+
+def vit(**changes):
+    return randomised(ViT(ViTConfig(**SMALL | {"depth": 2} | changes))).eval()
+
+
+def test_layers_and_targets_at_their_bounds():
+    records = ["a", "b", "c"]
+    assert [pick_layer(records, i) for i in (0, 2, -1, -3)] == ["a", "c", "c", "a"]
+    for layer in (3, -4):
+        with pytest.raises(ValueError, match=f"layer is {layer}; expected one of 0…2, or −1 for the last"):
+            pick_layer(records, layer)
+    names = ("a", "b", "c")
+    assert [target_of(target, names) for target in (0, 2, "a", "c", None)] == [0, 2, 0, 2, None]
+    for target in (-1, 3, "d"):
+        with pytest.raises(ValueError, match="expected"):
+            target_of(target, names)
+    assert class_names(vit()) == ("0", "1", "2")
+    assert class_names(vit(), names) == names
+    for wrong in (("a", "b"), ("a", "b", "c", "d")):
+        with pytest.raises(ValueError, match=f"labels names {len(wrong)} classes; expected 3"):
+            class_names(vit(), wrong)
+    assert [needs_gradient([m]) for m in ("raw", "rollout", "flow", "gradient", "input gradient", "random")] == [
+        False, False, False, True, True, False
+    ]  # fmt: skip
+    assert needs_gradient(iter(["raw", "gradient"]))
+    assert not needs_gradient([])
+
+
+def test_a_look_takes_gradients_only_if_they_will_be_asked_for():
+    model, image = vit(), torch.randint(256, (3, 16, 16), dtype=torch.uint8)
+    pixels = pixels_of(image[None], model)
+    for gradients in (True, False):
+        look = look_at(model, pixels, 1, gradients=gradients)
+        assert look.inputs.requires_grad == look.score.requires_grad == gradients
+        assert look.grid == (4, 4)
+        assert not pixels.requires_grad
+    assert look_at(model, pixels, 1).score.requires_grad  # unless told otherwise
+    assert_close(look_at(model, pixels, None).score, model(pixels).amax(1))
+    random = look.map("random", seed=3)
+    assert torch.equal(random, torch.rand(1, 17, generator=torch.Generator().manual_seed(3)))
+    assert torch.equal(look.map("random"), random_map(look.records[0], 0))
+    with pytest.raises(ValueError, match="no self-attention is named"):
+        Look.at(model, pixels, lambda logits: logits[:, 0], layers=[])
+    some = Look.at(model, pixels, lambda logits: logits[:, 0], layers=["blocks.1.attention"])
+    assert [record.name for record in some.records] == ["blocks.1.attention"]
+    with pytest.raises(ValueError, match="neither 17 tokens"):
+        Look.at(model, pixels, lambda logits: logits[:, 0]).map("input gradient")
+
+
+def test_words_are_given_maps_from_their_own_draws_and_the_last_layer():
+    tokenizer = CaptionTokenizer.train(CAPTIONS, min_count=1)
+    model, image = captioner(tokenizer, steps=5), pictures()[0]
+    maps = explain_caption(model, tokenizer, image, "random", caption="a red dog", seed=4)
+    for word, each in enumerate(maps):
+        assert torch.equal(each.values, torch.rand(1, 8, generator=torch.Generator().manual_seed(4 + word))[0])
+    plain = explain_caption(model, tokenizer, image, "random", caption="a red dog")
+    assert torch.equal(plain[1].values, torch.rand(1, 8, generator=torch.Generator().manual_seed(1))[0])
+    tokens = torch.tensor([tokenizer.encode("a red dog")])
+    look = WordLook.of(model, pixels_of(image[None], model.encoder), tokens)
+    for method in ("raw", "gradient", "input gradient"):
+        for layer, head in ((-1, "mean"), (0, 1)):
+            maps = explain_caption(model, tokenizer, image, method, caption="a red dog", layer=layer, head=head)
+            for word in range(3):
+                assert_close(maps[word].values, look.map(method, word, layer=layer, head=head)[0])
+        assert_close(
+            explain_caption(model, tokenizer, image, method, caption="a red dog")[2].values, look.map(method, 2)[0]
+        )
+    assert look.scores.requires_grad
+    assert not WordLook.of(model, pixels_of(image[None], model.encoder), tokens, gradients=False).scores.requires_grad
+    with pytest.raises(ValueError, match="method is 'magic'"):
+        look.map("magic", 0)
+    longest = " ".join(["a"] * 16)
+    assert len(explain_caption(model, tokenizer, image, "raw", caption=longest)) == 16
+    for wrong in ("", longest + " a"):
+        with pytest.raises(ValueError, match="expected 1…16"):
+            explain_caption(model, tokenizer, image, "raw", caption=wrong)
+
+
+def test_what_is_said_of_a_picture_is_searched_for_with_five_beams(monkeypatch):
+    tokenizer = CaptionTokenizer.train(CAPTIONS, min_count=1)
+    model, image = captioner(tokenizer, steps=5), pictures()[0]
+    beams = []
+
+    def noted(*a, **k):
+        beams.append(k["beam"])
+        return write_captions(*a, **k)
+
+    for room in ("words", "trace"):  # the second is a function's name, too
+        monkeypatch.setattr(sys.modules[f"pellucid.explain.{room}"], "write_captions", noted)
+    for call in (
+        lambda **k: explain_caption(model, tokenizer, image, "raw", **k),
+        lambda **k: trace_caption(model, tokenizer, image, methods=(), **k),
+        lambda **k: timelapse_caption([(1, model)], tokenizer, image, "raw", **k),
+    ):
+        beams.clear()
+        call()
+        call(beam=2)
+        assert beams == [5, 2]
+    said = write_captions(model, tokenizer, image[None])[0][0]
+    beams.clear()
+    found = trace_caption(model, tokenizer, image, caption=said)
+    assert beams == []
+    assert [word for word, _ in found.words] == list(said.words)
+    assert {each.method for each in found.maps} == {"rollout", "gradient"}
+
+
+@pytest.mark.parametrize("pooling", ["class", "mean"])
+@pytest.mark.parametrize("registers", [0, 2])
+def test_the_tokens_of_an_image_in_their_order(pooling, registers):
+    tokens = image_tokens(vit(pooling=pooling, registers=registers), (2, 3))
+    extra = (["class"] if pooling == "class" else []) + [f"register {i + 1}" for i in range(registers)]
+    assert tokens.labels == (*extra, *(f"patch {y},{x}" for y in range(2) for x in range(3)))
+    assert (tokens.name, tokens.grid) == ("image", (2, 3))
+
+
+def test_a_trace_keeps_five_answers_and_the_lengths_of_values_unless_told_otherwise():
+    model, image = vit(classes=9), torch.randint(256, (3, 16, 16), dtype=torch.uint8)
+    found = trace(model, image)
+    assert len(found.answers) == 5
+    shares = model(pixels_of(image[None], model))[0].softmax(-1).sort(descending=True).values
+    assert [share for _, share in found.answers] == pytest.approx(shares[:5].tolist(), rel=1e-5)
+    assert [each.method for each in found.maps] == ["rollout", "gradient"]
+    assert len(trace(model, image, top=20).answers) == 9
+    assert not any(each.values.requires_grad for each in found.maps)
+    with watch(model) as seen, torch.no_grad():
+        model(pixels_of(image[None], model))
+    for layer, record in zip(found.layers, seen.values(), strict=True):
+        assert_close(layer.values, record.v[0].square().sum(-1).sqrt())
+        assert_close(layer.q, record.q[0])
+        assert not layer.q.requires_grad
+
+
+def test_a_model_is_explained_as_it_answers_and_left_as_it_was():
+    model = ViT(ViTConfig(**SMALL | {"depth": 2, "dropout": 0.5}))
+    randomised(model)
+    image = torch.randint(256, (3, 16, 16), dtype=torch.uint8)
+    expected = explain(model.eval(), image, "gradient", target=1).values
+    model.train()
+    assert_close(explain(model, image, "gradient", target=1).values, expected)
+    assert_close(trace(model, image, target=1, methods=["gradient"]).maps[0].values, expected)
+    (moment,) = timelapse([(3, model)], image, target=1)
+    assert_close(moment.map.values, expected)
+    assert model.training
+
+
+# Heads
+
+
+@pytest.mark.parametrize("kind", ["none", "causal", "boolean"])
+@pytest.mark.parametrize("extra", [0, 2])
+def test_the_report_of_heads_is_that_of_whole_maps(kind, extra, blocks):
+    n = 6 + extra
+    record, p, _ = exact_record(n, kind=kind)
+    (found,) = report_heads([record], (2, 3))
+    assert_close(found.entropy, -(p * p.clamp(min=1e-300).log()).sum(-1).mean((0, 2)), rtol=0, atol=1e-10)
+    assert_close(found.extra, p[..., :extra].sum(-1).mean((0, 2)), rtol=0, atol=1e-10)
+    places = torch.tensor([(y, x) for y in range(2) for x in range(3)], dtype=torch.float64)
+    among = p[:, :, extra:, extra:]
+    far = (among * torch.cdist(places, places)).sum((2, 3)) / among.sum((2, 3))
+    assert_close(found.distance, far.mean(0), rtol=0, atol=1e-10)
+    flat = F.normalize(p.flatten(2), dim=-1)
+    assert_close(found.similarity, (flat @ flat.mT).mean(0), rtol=0, atol=1e-10)
+    assert found.name == "attention"
+    with pytest.raises(ValueError, match="patches at least"):
+        report_heads([record], (3, 3))
+
+
+@pytest.mark.parametrize("grid", [(4, 4), (6, 8), (5, 7), (1, 3), (2, 9)])
+def test_the_middle_is_the_patches_whose_centre_lies_in_the_middle_half(grid):
+    rows, columns = grid
+    inside = [
+        abs((y + 0.5) / rows - 0.5) < 0.25 and abs((x + 0.5) / columns - 0.5) < 0.25
+        for y, x in itertools.product(range(rows), range(columns))
+    ]
+    maps = torch.rand(3, rows * columns, dtype=torch.float64)
+    found = caption_health([maps[:2], maps[2:]], grid)
+    shares = maps / maps.sum(1, keepdim=True)
+    mean = (shares[:2].mean(0) + shares[2]) / 2
+    assert found.even_centre == pytest.approx(sum(inside) / len(inside))
+    assert found.centre == pytest.approx(mean[torch.tensor(inside)].sum().item())
+    assert found.between_words == pytest.approx((shares[0] - shares[1]).abs().sum().item() / 2)
+    assert found.between_pictures == pytest.approx((shares[:2].mean(0) - shares[2]).abs().sum().item() / 2)
+
+
+def test_alarms_come_just_beyond_their_bounds():
+    """Twice what an even map has in the middle, and a twentieth of the mass."""
+    assert (SAME, CENTRED) == (0.05, 2.0)
+
+    def centred(share):
+        corners = torch.tensor([1.0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]) * (1 - share)
+        middle = torch.zeros(16)
+        middle[5] = share
+        return caption_health([(corners + middle)[None]], (4, 4)).alarms
+
+    assert centred(0.5) == ()
+    assert len(centred(0.5625)) == 1
+    for apart, alarms in ((1 / 16, 0), (1 / 32, 1)):
+        one, other = torch.zeros(2, 16)
+        one[0], other[0], other[15] = 1.0, 1 - apart, apart
+        assert len(caption_health([torch.stack([one, other])], (4, 4)).alarms) == alarms
+        assert len(caption_health([one[None], other[None]], (4, 4)).alarms) == alarms
+    nothing = caption_health([torch.stack([torch.zeros(16), -torch.ones(16)])], (4, 4))
+    assert (nothing.between_words, nothing.centre) == (0.0, 0.25)  # a map of nothing is even
+    pairs = caption_health([torch.eye(16)[[0, 0, 15]]], (4, 4))
+    assert pairs.between_words == pytest.approx(2 / 3)
+
+
+# Faithfulness
+
+
+@pytest.mark.parametrize("patch", [(2, 2), (1, 4), (3, 1)])
+def test_blurred_is_a_gaussian_as_wide_as_a_patch_cut_at_three_of_them(patch):
+    pixels = torch.randn(2, 3, 16, 12, dtype=torch.float64)
+    expected = pixels
+    for axis, sigma in ((2, patch[0]), (3, patch[1])):
+        n, out = expected.shape[axis], torch.zeros_like(expected)
+        offsets = range(-3 * sigma, 3 * sigma + 1)
+        weights = [math.exp(-(o**2) / (2 * sigma**2)) for o in offsets]
+        for o, weight in zip(offsets, weights, strict=True):
+            at = (torch.arange(n) + o).clamp(0, n - 1)  # the edge goes on
+            out += weight / sum(weights) * expected.index_select(axis, at)
+        expected = out
+    assert_close(fill_patches(pixels, "blur", patch), expected, rtol=0, atol=1e-12)
+
+
+def test_curves_beside_one_picture_at_a_time():
+    """Patches of 2 × 3 pixels, two maps, three pictures; what is replaced is not zero."""
+    torch.manual_seed(1)
+    pixels, other = torch.rand(3, 2, 4, 9), torch.rand(3, 2, 4, 9)
+    weight = torch.randn(72, 4)
+    values, targets = torch.rand(2, 3, 6), torch.tensor([0, 3, 1])
+
+    def probabilities(x):
+        return (x.flatten(1) @ weight).softmax(-1)
+
+    found = measure_curves(probabilities, pixels, other, values, targets, (2, 3), steps=4)
+    for method, i, step in itertools.product(range(2), range(3), range(5)):
+        count = round(step * 6 / 4)
+        order = values[method, i].argsort(descending=True).tolist()
+        taken = other[i].clone(), pixels[i].clone()
+        for place in order[:count]:
+            y, x = place // 3 * 2, place % 3 * 3
+            taken[0][:, y : y + 2, x : x + 3] = pixels[i, :, y : y + 2, x : x + 3]
+            taken[1][:, y : y + 2, x : x + 3] = other[i, :, y : y + 2, x : x + 3]
+        inserted, deleted = (probabilities(each[None])[0, targets[i]] for each in taken)
+        assert_close(found.insertion[method, i, step], inserted)
+        assert_close(found.deletion[method, i, step], deleted)
+
+
+def test_what_is_measured_is_eight_steps_in_float32_in_the_seeds_order():
+    model = vit()
+    some = ImageSet(torch.randint(256, (3, 3, 16, 16), dtype=torch.uint8), torch.zeros(3).long(), ("a", "b", "c"))
+    told = []
+    plain = faithfulness(model, some, ("raw", "random"), progress=told.append)
+    assert plain.deletion.shape == (2, 3, 9)
+    assert told == [3]
+    same = faithfulness(
+        model, some, ("raw", "random"), fill="blur", steps=8, batch=64, seed=0, half=False, progress=None
+    )
+    assert torch.equal(plain.deletion, same.deletion)
+    assert torch.equal(plain.insertion, same.insertion)
+    for other in ({"half": True}, {"seed": 1}, {"fill": "mean"}):
+        assert not torch.allclose(
+            plain.deletion, faithfulness(model, some, ("raw", "random"), **other).deletion, atol=1e-6
+        )
+    told.clear()
+    parts = faithfulness(model, some, ("raw",), batch=2, progress=told.append)
+    assert told == [2, 3]
+    assert_close(parts.deletion[0], plain.deletion[0])
+    assert_close(plain.deletion[0, :, 0], model(pixels_of(some.images, model)).softmax(-1).amax(1).detach())
+    assert not plain.deletion.requires_grad
+    for wrong in ((), ("magic",)):
+        with pytest.raises(ValueError, match="expected one"):
+            faithfulness(model, some, wrong)
+    with pytest.raises(ValueError, match="0 images"):
+        faithfulness(model, ImageSet(some.images[:0], some.labels[:0], some.classes), ("raw",))
+
+
+def test_areas_and_their_differences():
+    deletion, insertion = torch.rand(2, 30, 5), torch.rand(2, 30, 5)
+    found = Faithfulness(("raw", "random"), deletion, insertion)
+    areas = (deletion[..., 1:] + deletion[..., :-1]).double().sum(-1) / 8
+    assert_close(areas_under(deletion), areas)
+    assert found.area("deletion", "random") == pytest.approx(bootstrap_mean(areas[1]))
+    assert found.area("deletion", "raw", beside="random") == pytest.approx(bootstrap_mean(areas[0] - areas[1]))
+    assert found.area("insertion", "raw").mean == pytest.approx(areas_under(insertion)[0].mean().item())
+    values = torch.rand(40)
+    assert bootstrap_mean(values) == bootstrap_mean(values, draws=10_000, seed=0)
+    assert bootstrap_mean(values) != bootstrap_mean(values, draws=10_001) != bootstrap_mean(values, seed=1)
+    assert not ranks(torch.zeros(4, 9)).equal(ranks(torch.zeros(4, 9), seed=1))
+    assert ranks(torch.zeros(4, 9)).equal(ranks(torch.zeros(4, 9), seed=0))

@@ -4,8 +4,6 @@ The same figure as evaluation/captions.py gives, with these differences: words a
 sentence is a word too (so that breaking off costs something), and the document frequencies are the training set's.
 """
 
-import math
-
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
@@ -27,7 +25,7 @@ class Reward:
         self.vocabulary, self.pad = vocabulary, pad
         self.there = (references != pad).any(-1)
         self.keys = [self._keys(references, n) for n in range(1, LONGEST_NGRAM + 1)]
-        self.log_images = math.log(len(references))
+        self.images = len(references)
         self.tables = [_document_frequencies(keys.flatten(1)) for keys in self.keys]
         self.pairs = (self.keys[1] != NOTHING).sum(-1)
         self.norms = torch.stack([self._norm(keys, n) for n, keys in enumerate(self.keys)], -1)
@@ -65,7 +63,7 @@ class Reward:
         known, images = self.tables[n]
         at = torch.searchsorted(known, keys).clamp(max=len(known) - 1)
         frequencies = torch.where(known[at] == keys, images[at], 1)
-        return self.log_images - frequencies.float().log()
+        return -(frequencies / self.images).log()  # exactly zero for what every image has
 
     def _norm(self, keys: Int[Tensor, "*rows places"], n: int) -> Float[Tensor, "*rows"]:
         often = (keys[..., :, None] == keys[..., None, :]).sum(-1)
