@@ -217,7 +217,7 @@ class Follower:
         if name in REDUCTIONS or not out.is_floating_point():
             return None
         if trail.lost:
-            return _continue_lost(trail, name) if out.ndim > 2 else None
+            return _continue_lost(trail, name) if out.ndim > 2 or name in LAYOUT else None
         follow = STEPS.get(name)
         try:
             if follow is None:
