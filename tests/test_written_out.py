@@ -518,7 +518,9 @@ class Writer:
             nan=lambda m, s: replace(s, x=torch.nan_to_num(s.x)),
             plus=lambda m, s: replace(s, x=s.x + 0.01),
             roll=lambda m, s: replace(s, x=s.x.roll(1, s.at("k"))),
-            topk=lambda m, s: replace(s, x=s.x * (s.x > (0.2 if not self.dropout else 0.0))),  # dropping would show
+            topk=lambda m, s: replace(
+                s, x=s.x * (s.x > (-1.0 if self.dropout else 0.2))
+            ),  # of dropped weights: another map
         )
 
     def values(self) -> Callable[[Laid, Tensor], Tensor]:
