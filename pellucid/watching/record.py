@@ -161,9 +161,9 @@ class Record:
             f"expected at most {allowed:.1e}: {reason}"
         )
 
-    def check_row(self, i: int) -> bool:
-        """Whether one row comes out as the model's own, within what `check` allows: a look that costs little."""
-        rows = torch.tensor([i], device=self.q.device)
+    def check_rows(self, index: Sequence[int]) -> bool:
+        """Whether these rows come out as the model's own, within what `check` allows: a look that costs little."""
+        rows = torch.tensor(list(index), device=self.q.device)
         p = weight_rows(self.q, self.k, self.mask, self.beta, self.causal, rows, torch.float64)
         truth = p @ share_heads(self.v, self.q.shape[1]).to(p.dtype)
         miss = (self.output[:, :, rows].to(p.dtype) - truth).norm(dim=-1).amax()
