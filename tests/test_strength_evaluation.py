@@ -5,6 +5,7 @@ import logging
 import math
 import random
 import sys
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -136,6 +137,8 @@ def test_the_figures_of_a_report_by_hand():
         "images": 4,
     }
     assert ClassificationReport(rows, torch.tensor([0] * 4), 0.0, 1.0).classes == tuple("012345")
+    with pytest.raises(ValueError, match="zip"):
+        _ = replace(report, names=("a", "b")).figures  # of six classes
     assert report.confusion.sum() == 4
     assert report.confusion[5].tolist() == [2, 0, 0, 0, 0, 0]
 

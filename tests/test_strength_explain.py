@@ -3,6 +3,7 @@
 import itertools
 import math
 import sys
+from dataclasses import replace
 
 import pytest
 import torch
@@ -324,6 +325,15 @@ def test_flow_is_as_exact_as_it_says(start):
     assert ways.shape == (2, 5, 5, 5)
 
 
+def test_next_to_nothing_flows_through_the_narrowest_pipes():
+    """Narrower than any unit of the first count."""
+    one, p, _ = exact_record(beta=6.0)
+    pipes = (p.mean(1) + torch.eye(5, dtype=torch.float64)) / 2
+    assert 0 < pipes.min() < 2**-30
+    for start in range(5):
+        assert_close(flow([one], start), pipes[:, start], rtol=0, atol=2e-10)
+
+
 def test_flow_of_words_and_its_limit(monkeypatch):
     cross, p, _ = exact_record(3, 5)
     expected = p.mean(1)[:, 1] / 2
@@ -421,6 +431,7 @@ def test_words_are_given_maps_from_their_own_draws_and_the_last_layer():
         )
     assert look.scores.requires_grad
     assert not WordLook.of(model, pixels_of(image[None], model.encoder), tokens, gradients=False).scores.requires_grad
+    assert torch.equal(replace(look, decoder=look.decoder[:1]).map("random", 2), look.map("random", 2))
     with pytest.raises(ValueError, match="method is 'magic'"):
         look.map("magic", 0)
     longest = " ".join(["a"] * 16)

@@ -1123,6 +1123,29 @@ def test_freed_memory_is_kept_before_the_first_step_on_a_cpu(monkeypatch):
     assert told == ["kept"]
 
 
+def test_what_is_compiled_is_warmed_up_with_the_batch_it_begins_with_and_undone(monkeypatch):
+    monkeypatch.setattr(torch, "compile", lambda function: function)
+    now, asked = [0.0], []
+
+    class Slow(Lines):
+        def batches(self, start, end):
+            asked.append((start, end))
+            return super().batches(start, end)
+
+        def loss(self, *batch):
+            now[0] += 2.0
+            return super().loss(*batch)
+
+    monkeypatch.setattr("time.perf_counter", lambda: now[0])
+    run = plain(compile=True, optim=Optim(ema=0.5))
+    one = Engine(Slow(run), run, CPU)
+    before = {name: tensor.clone() for name, tensor in one.state.tensors().items()}
+    assert one._warm_up(3) == 2.0
+    assert asked == [(3, 4)]
+    assert all(torch.equal(before[name], tensor) for name, tensor in one.state.tensors().items())
+    assert one.fit().warm_up == 2.0
+
+
 def test_what_is_told_is_told_at_once(monkeypatch):
     """However the output is read: through a pipe lines would wait for each other."""
     now, told = [0.0], []
