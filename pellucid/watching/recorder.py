@@ -135,7 +135,7 @@ class Recorder:
             name = f"{name}.self_attn".lstrip(".")
         origin = origin or (call.q, call.k, call.output, _dims(call))
         if softmax is not None:
-            if not call.dropout and not self._holds(self._make(name, call, None, written)):
+            if not call.dropout and not self._holds(self._make(name, call, None, written, None)):
                 softmax.reason = "it was followed, but what it gives can't be reproduced"
                 return None
             softmax.recorded = True
@@ -147,12 +147,13 @@ class Recorder:
             live = None if live is None else {**live, "output": (changed, _four_axes)}
         live = self._keep_graph(name, live, (call.q, call.k, call.v, call.output)) if self.gradients else None
         with self._lock:
-            record = self._make(self._free(name), call, live, written)
-            record = replace(record, steer=self.steer, reading=self._read(record.name, tokens, origin))
-            self.seen.add(record, tokens)
+            name = self._free(name)
+            self.seen.add(self._make(name, call, live, written, self._read(name, tokens, origin)), tokens)
         return changed
 
-    def _make(self, name: str, call: Call, live: Live | None, written: torch.dtype | None) -> Record:
+    def _make(
+        self, name: str, call: Call, live: Live | None, written: torch.dtype | None, reading: Reading | None
+    ) -> Record:
         """A record of its own, that holds on to no graph."""
         call = _bring_to_four(call)
         parts = call.q, call.k, call.v
@@ -162,7 +163,8 @@ class Recorder:
         mask = call.mask if call.mask is None else call.mask.detach()
         mask = mask.clone() if self.copy and isinstance(mask, Tensor) else mask
         q, k, v, output = parts
-        return Record(name, q, k, v, mask, call.beta, call.causal, call.dropout, output, live, written)
+        how = call.beta, call.causal, call.dropout
+        return Record(name, q, k, v, mask, *how, output, live, written, reading, self.steer)
 
     def _read(
         self, name: str, tokens: TokenShapes | None, origin: tuple[Tensor, Tensor, Tensor, Any]
@@ -269,6 +271,8 @@ def _dims(call: Call) -> tuple[list[int], list[int], list[int]]:
 def _bring_to_four(call: Call) -> Call:
     """(b h q d) and so on, for a call that may have fewer axes or more."""
     mask, q = call.mask, call.q
+    if q.ndim == call.k.ndim == call.output.ndim == 4 and q.shape[0] == call.k.shape[0]:
+        return call
     if isinstance(mask, Tensor) and q.ndim != 4:
         mask = _four_axes(mask if q.ndim < 4 else mask.expand(*q.shape[:-2], *mask.shape[-2:]))
     q, k, v = (_four_axes(x) for x in (q, call.k, call.v))
