@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 
 import torch
 from meter import peak_megabytes, seconds
-from peers import _torchvision
 from report import Column, Table, keep
 from torch import Tensor, nn
+from zoo.stubs import stub_torchvision
 
 from pellucid.decode import beam_search, greedy
 from pellucid.decode.beam import _Beam
@@ -74,7 +74,7 @@ def ours(sizes: Sizes, length: int) -> Captioner:
 def theirs(model: Captioner) -> nn.Module:
     """The same weights in Hugging Face's modules."""
     warnings.simplefilter("ignore")
-    _torchvision()
+    stub_torchvision()
     from transformers import PegasusConfig, PegasusForCausalLM, VisionEncoderDecoderModel, ViTModel
     from transformers import ViTConfig as TheirConfig
 

@@ -1,10 +1,10 @@
 """The same vision transformer in other libraries: patches of 4 at 32², class token, learned positions, ten classes."""
 
-import sys
 import warnings
 
 import torch
 from torch import Tensor, nn
+from zoo.stubs import stub_torchvision
 
 
 class TorchViT(nn.Module):
@@ -30,14 +30,14 @@ class TorchViT(nn.Module):
 def timm(width: int, depth: int, heads: int) -> nn.Module:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        _torchvision()
+        stub_torchvision()
         from timm.models.vision_transformer import VisionTransformer
 
     return VisionTransformer(img_size=32, patch_size=4, embed_dim=width, depth=depth, num_heads=heads, num_classes=10)
 
 
 def vit_pytorch(width: int, depth: int, heads: int) -> nn.Module:
-    _torchvision()
+    stub_torchvision()
     from vit_pytorch import ViT
 
     return ViT(
@@ -49,7 +49,7 @@ def vit_pytorch(width: int, depth: int, heads: int) -> nn.Module:
 class HuggingFace(nn.Module):
     def __init__(self, width: int, depth: int, heads: int):
         super().__init__()
-        _torchvision()
+        stub_torchvision()
         from transformers import ViTConfig, ViTForImageClassification
 
         config = ViTConfig(
@@ -61,19 +61,6 @@ class HuggingFace(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         return self.model(images).logits
-
-
-def _torchvision() -> None:
-    """timm imports torchvision, which doesn't import beside a CPU build of PyTorch that lacks its operators."""
-    try:
-        import torchvision  # noqa: F401
-    except RuntimeError:
-        for name in [name for name in sys.modules if name.partition(".")[0] == "torchvision"]:
-            del sys.modules[name]
-        library = torch.library.Library("torchvision", "FRAGMENT")
-        for name in ("nms", "qnms"):
-            library.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
-        globals()["_library"] = library  # it forgets its operators when it goes
 
 
 PEERS = {"nn.TransformerEncoder": TorchViT, "timm": timm, "vit-pytorch": vit_pytorch, "Hugging Face": HuggingFace}

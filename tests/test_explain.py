@@ -5,6 +5,7 @@ which keeps each map and lets the gradient reach it.
 """
 
 import math
+from dataclasses import replace
 
 import networkx
 import pytest
@@ -189,7 +190,7 @@ def test_wrong_rules_miss_the_truth(monkeypatch):
     start = reading(model, pixels)
     truth = truth_of_class(model, pixels, 2, start, monkeypatch)
     look = look_at(model, pixels, 2)
-    forwards = look.records[::-1]
+    forwards = [replace(record, reading=None) for record in look.records[::-1]]  # or they would refuse
     chains.backward(look.score.sum(), look.records)
     assert not torch.allclose(chains.rollout(forwards, start), truth["rollout"], atol=1e-6)
     assert not torch.allclose(chains.rollout(look.records, start, residual=0.0), truth["rollout"], atol=1e-6)
@@ -540,8 +541,10 @@ def test_records_that_are_no_chain_are_named():
     look = WordLook.of(model, pictures(), torch.randint(6, 12, (2, 4)))
     own, cross = look.decoder[0]
     for call in (chains.gradient_weighted, flow, chains.rollout):
-        with pytest.raises(ValueError, match="4 queries and 7 keys, expected 4 of both"):
+        with pytest.raises(ValueError, match="is cross-attention, whose keys are other tokens"):
             call([own, cross], 0)
+        with pytest.raises(ValueError, match="4 queries and 7 keys, expected 4 of both"):
+            call([own, replace(cross, reading=None)], 0)
     with pytest.raises(ValueError, match="4 queries and 4 keys, expected 7 of both"):
         chains.gradient_weighted_decoder([(own, cross)], [own], 0)
     with pytest.raises(ValueError, match="7 queries and 7 keys, expected 4 and 7"):

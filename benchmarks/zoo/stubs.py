@@ -14,11 +14,12 @@ def load(name: str) -> ModuleType:
     """The module of that name; torchvision, which most of them import, is there with stubs that nothing calls."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        _torchvision()
+        stub_torchvision()
         return import_module(name)
 
 
-def _torchvision() -> None:
+def stub_torchvision() -> None:
+    """Let torchvision be imported, with operators that nothing calls."""
     try:
         import torchvision
     except RuntimeError:

@@ -8,6 +8,7 @@ whatever comes out are known, and any tensor that shares some of them can be bro
 import itertools
 import math
 from collections.abc import Sequence
+from typing import Any
 
 from torch import Tensor
 
@@ -105,3 +106,23 @@ def broadcast(axes: Axes, shape: Sequence[int]) -> Axes | None:
     if any(size not in (1, size_of(axis)) for size, axis in zip(shape, under, strict=True)):
         return None
     return lead + tuple(axis if size != 1 else () for size, axis in zip(shape, under, strict=True))
+
+
+def find_order(name: str, rank: int, given: Sequence[Any]) -> list[int]:
+    """In which order a transpose or permutation puts the axes."""
+    order = list(range(rank))
+    if name in ("mT", "mH", "adjoint", "t"):
+        order[-2:] = order[:-3:-1]
+    elif name in ("T", "H"):
+        order = order[::-1]
+    elif name in ("transpose", "swapaxes", "swapdims"):
+        one, other = (d % rank for d in given)
+        order[one], order[other] = order[other], order[one]
+    elif name == "permute":
+        order = [d % rank for d in (given[0] if isinstance(given[0], tuple | list) else given)]
+    else:  # movedim, moveaxis
+        source, target = ([d % rank for d in (x if isinstance(x, tuple | list) else [x])] for x in given)
+        order = [d for d in order if d not in source]
+        for place, d in sorted(zip(target, source, strict=True)):
+            order.insert(place, d)
+    return order

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from pellucid.watching import axes as layout
-from pellucid.watching.axes import Axes, broadcast, size_of
+from pellucid.watching.axes import Axes, broadcast, find_order, size_of
 from pellucid.watching.trails import Doing, Lost, Trail
 
 
@@ -81,22 +81,7 @@ def _reshape(trail: Trail, step: Step) -> Trail:
 
 
 def _permute(trail: Trail, step: Step) -> Trail:
-    name, rank, rest = step.name, step.x.ndim, [*step.args[1:], *step.kwargs.values()]
-    order = list(range(rank))
-    if name in ("mT", "mH", "adjoint", "t"):
-        order[-2:] = order[:-3:-1]
-    elif name in ("T", "H"):
-        order.reverse()
-    elif name in ("transpose", "swapaxes", "swapdims"):
-        one, other = (d % rank for d in rest)
-        order[one], order[other] = order[other], order[one]
-    elif name == "permute":
-        order = [d % rank for d in (rest[0] if isinstance(rest[0], (tuple, list)) else rest)]
-    else:  # movedim, moveaxis
-        source, target = ([d % rank for d in (x if isinstance(x, (tuple, list)) else [x])] for x in rest)
-        order = [d for d in order if d not in source]
-        for place, d in sorted(zip(target, source, strict=True)):
-            order.insert(place, d)
+    order = find_order(step.name, step.x.ndim, [*step.args[1:], *step.kwargs.values()])
     return replace(trail, axes=tuple(trail.axes[d] for d in order))
 
 

@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves_with_path
 
 from pellucid.watching import axes as layout
-from pellucid.watching.axes import Atom, Axes, Axis, fresh, leaves
+from pellucid.watching.axes import Atom, Axes, Axis, find_order, fresh, leaves
 
 Kind = Literal["self", "cross", "windows", "channels"]
 
@@ -145,7 +145,7 @@ class Streams:
         if name in RESHAPES:
             return layout.reshape(axes, out.shape) or _new(out.shape, axes)
         if name in PERMUTES:
-            order = find_order(name, x.ndim, args[1:], kwargs)
+            order = find_order(name, x.ndim, [*args[1:], *kwargs.values()])
             return tuple(axes[d] for d in order)
         if name == "getitem":
             return _index(axes, x.shape, args[1], out.shape)
@@ -323,26 +323,6 @@ def _index(axes: Axes, shape: Sequence[int], index: Any, out: Sequence[int]) -> 
                 made.append(axes[d] if size == shape[d] and d < len(axes) else fresh(size, kind))
             d += 1
     return tuple(made) if len(made) == len(out) else _new(out, axes)
-
-
-def find_order(name: str, rank: int, rest: Sequence[Any], kwargs: dict[str, Any]) -> list[int]:
-    """In which order a transpose or permutation puts the axes."""
-    rest, order = [*rest, *kwargs.values()], list(range(rank))
-    if name in ("mT", "mH", "adjoint", "t"):
-        order[-2:] = order[:-3:-1]
-    elif name in ("T", "H"):
-        order = order[::-1]
-    elif name in ("transpose", "swapaxes", "swapdims"):
-        one, other = (d % rank for d in rest)
-        order[one], order[other] = order[other], order[one]
-    elif name == "permute":
-        order = [d % rank for d in (rest[0] if isinstance(rest[0], tuple | list | torch.Size) else rest)]
-    else:  # movedim, moveaxis
-        source, target = ([d % rank for d in (x if isinstance(x, tuple | list) else [x])] for x in rest)
-        order = [d for d in order if d not in source]
-        for place, d in sorted(zip(target, source, strict=True)):
-            order.insert(place, d)
-    return order
 
 
 RESHAPES = frozenset({"view", "reshape", "flatten", "unflatten", "squeeze", "unsqueeze", "view_as", "reshape_as"})

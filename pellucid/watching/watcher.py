@@ -101,7 +101,8 @@ def watch(
 ) -> Iterator[Seen]:
     """Record the attentions of `model` while the block runs.
 
-    >>> from pellucid.layers.attention import MultiHeadAttention
+    >>> import torch
+    >>> from pellucid.layers import MultiHeadAttention
     >>> from pellucid.watching import watch
     >>> model = nn.Sequential(MultiHeadAttention(64, heads=4), MultiHeadAttention(64, heads=4))
     >>> with watch(model) as seen:
