@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: setup browser check quick test mutate spice demo bench clean
+.PHONY: setup browser check quick test mutate spice demo bench lock sbom clean
 
 setup: .venv/ready
 
@@ -51,6 +51,14 @@ bench: setup
 	$(BIN)/python benchmarks/faithfulness.py --half
 	$(BIN)/python benchmarks/claims.py
 	$(BIN)/python benchmarks/summaries.py
+
+lock: setup # the exact files that a release may install; asks the package index
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check uv
+	$(BIN)/uv pip compile pyproject.toml --extra all --universal --python-version 3.11 --constraint constraints.txt \
+		--generate-hashes --no-emit-index-url --no-header --quiet --output-file release/requirements.lock
+
+sbom: setup # what a release consists of, from the lock
+	$(BIN)/python release/sbom.py
 
 clean:
 	rm -rf .venv .pytest_cache .ruff_cache .hypothesis .import_linter_cache
