@@ -178,8 +178,11 @@ def test_labels_are_told_by_name_or_else_by_order(caplog):
     assert not caplog.records
     with caplog.at_level(logging.WARNING):
         assert relabel(data, None, 3) is data.labels
-        assert relabel(data, ("x", "y", "z"), 3) is data.labels
-    assert ["names no classes" in r.getMessage() for r in caplog.records] == [True, False]
+        numbered = named("0", "1", "2")
+        assert relabel(numbered, ("x", "y", "z"), 3) is numbered.labels
+    assert ["model has no names" in r.getMessage() for r in caplog.records] == [True, False]
+    assert relabel(data, ("x", "y", "z"), 3, {"ant": "z", "bee": "x", "cow": "y"}).tolist() == [2, 1, 0, 0]
+    assert relabel(data, ("x", "bee", "cow"), 3, {"ant": "x"}) is data.labels
     assert all("taken in their order" in record.getMessage() for record in caplog.records)
     for labels, count, why in (
         (("ant", "bee", "cow", "ant"), 4, "several of the model's classes are called 'ant'"),
@@ -188,6 +191,7 @@ def test_labels_are_told_by_name_or_else_by_order(caplog):
             3,
             "the model doesn't know 'cow' of the data's 3 classes; it knows 'ant', 'bee', 'pig'",
         ),
+        (("x", "y", "z"), 3, "doesn't know 'ant', 'bee', 'cow' of the data's 3 classes; it knows 'x', 'y', 'z'"),
         (("x", "y", "z", "w"), 4, "doesn't know 'ant', 'bee', 'cow' of the data's 3 classes; it knows 'x', 'y', 'z'"),
         (None, 4, "it knows 4 classes"),
     ):

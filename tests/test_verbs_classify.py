@@ -119,8 +119,8 @@ def test_evaluate_on_some_of_the_classes_has_null_for_the_others(colours, saved,
     assert "–" in run(capsys, "evaluate", saved, "--data", f"folder:{tmp_path / 'pictures'}").out
 
 
-def test_other_names_are_taken_in_their_order_with_a_warning(colours, saved, tmp_path, capsys):
-    folder = image_folder(tmp_path / "pictures", colours, names=("1", "2", "3"))
+def test_numbers_for_names_are_taken_in_their_order_with_a_warning(colours, saved, tmp_path, capsys):
+    folder = image_folder(tmp_path / "pictures", colours, names=("0", "1", "2"))
     said = run(capsys, "evaluate", saved, "--data", f"folder:{folder}", "--json")
     assert json.loads(said.out)["top1"] == pytest.approx(55 / 60)
     assert "taken in their order" in said.err

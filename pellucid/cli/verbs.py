@@ -75,8 +75,13 @@ class EvaluateOptions:
     the path of a JSON, a text file, a folder or shards."""
     path: str | None = None
     """Where the files of a named set lie, or the images that captions speak of; searched for if not given."""
-    split: Literal["test", "validation", "train"] = "test"
-    """Which images."""
+    split: Literal["test", "validation", "train", "all"] = "test"
+    """Which images; all of them is for classifiers."""
+    classes: Path | None = None
+    """Classifiers: a JSON file with what the model calls classes that the data has other names for, as
+    {"robin": "bird"}."""
+    tolerated: float = 0.01
+    """The share of images that may be unreadable; they are named and left out."""
     json: bool = False
     """Print one JSON object; shares, not percent."""
     confusion: Path | None = None

@@ -35,6 +35,9 @@ class PictureFile:
     def probe(self) -> ImageHeader:
         return probe(self.content(), name=self.label())
 
+    def n_bytes(self) -> int:
+        return self.file.length if isinstance(self.file, Member) else self.file.stat().st_size
+
 
 class PictureFiles:
     """The images below a folder, or in a tar, found by the names that captions give them.

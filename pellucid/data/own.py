@@ -42,6 +42,10 @@ class DatasetItem:
     def probe(self) -> ImageHeader:
         return _header(self.read()[0])
 
+    def n_bytes(self) -> int:
+        picture = self.read()[0]
+        return picture.height * picture.width * len(picture.getbands())
+
 
 def as_image_set(dataset: Any, classes: Sequence[str] | None = None, size: Size | None = None) -> listings.Images:
     """The image set of any object with `__getitem__` and `__len__` that gives (image, label), or {"image", "label"}.

@@ -43,6 +43,9 @@ class Member:
     def probe(self) -> ImageHeader:
         return probe(self.content(), name=self.name)
 
+    def n_bytes(self) -> int:
+        return self.length
+
 
 @dataclass(frozen=True, slots=True)
 class TableRow:
@@ -65,6 +68,10 @@ class TableRow:
 
     def probe(self) -> ImageHeader:
         return probe(self.content(), name=self.name)
+
+    def n_bytes(self) -> int:
+        content = self.content()
+        return len(content) if isinstance(content, bytes) else content.stat().st_size
 
 
 @dataclass

@@ -1,5 +1,6 @@
 """From a recipe or a run to a trained model: the data is loaded, the task made, the engine run, everything kept."""
 
+import json
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from itertools import chain, count
@@ -16,7 +17,7 @@ from pellucid.ready import load
 from pellucid.recipes import RECIPES, recipe
 from pellucid.runs import CaptionerRun, ClassifierRun, Run, RunFolder
 from pellucid.runs.checkpoints import fill_module
-from pellucid.runs.folder import TOKENIZER
+from pellucid.runs.folder import HELD_OUT, TOKENIZER
 from pellucid.training import caption, classify
 from pellucid.training.distributed import Processes, joined
 from pellucid.training.engine import Engine, Result
@@ -102,10 +103,13 @@ class Trainer:
         if run.module is not None and module is None:
             raise ValueError(f"the run trains a module of one's own, a {run.module}; give one: train(…, module=…)")
         named = run if module is None else replace(run, module=type(module).__qualname__)
-        resolved, splits = classify.resolve(self._name_data(named, dataset), dataset)
+        kept = self.folder.held_out() if self.folder and self.resume else None
+        resolved, splits = classify.resolve(self._name_data(named, dataset), dataset, kept)
         self._check_same(run, resolved)
         task = classify.Classification(resolved, splits, self.device, self.processes, module)
-        return self._make_ready(self._fit(task, resolved, self.folder, begins=not self.resume), task, module)
+        files = {HELD_OUT: json.dumps(splits.held_out) + "\n"} if splits.held_out else {}
+        first = self._fit(task, resolved, self.folder, begins=not self.resume, files=files)
+        return self._make_ready(first, task, module)
 
     def train_captioner(self, run: CaptionerRun, dataset: Any) -> Result:
         """Both stages. The second is a run in the first one's folder, and goes on from its best weights."""
