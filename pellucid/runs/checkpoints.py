@@ -7,7 +7,6 @@
 Tensors are called `model.…`, `average.…` and `optimizer.….…`. What isn't a tensor, the facts, is JSON in the header.
 """
 
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,7 +15,7 @@ from typing import Any, NamedTuple
 from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
-from pellucid.config import from_json
+from pellucid.config import from_json, parse_json
 from pellucid.models.pretrained import load_strictly
 from pellucid.runs import parts
 from pellucid.runs.files import damaged
@@ -104,8 +103,8 @@ def read_facts(path: Path) -> dict[str, Any]:
         return parts.read_facts(path)
     try:
         with safe_open(path, framework="pt") as file:
-            return json.loads(file.metadata()["facts"])
-    except (SafetensorError, json.JSONDecodeError, KeyError, TypeError) as error:
+            return parse_json(file.metadata()["facts"], "the text of its facts", allow_nan=True)
+    except (SafetensorError, ValueError, KeyError, TypeError) as error:
         raise damaged(path, error) from None
 
 

@@ -3,7 +3,6 @@
 Their room takes a second to import: only those who need it wait. Nothing is unpickled.
 """
 
-import json
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -14,6 +13,7 @@ import torch
 from safetensors import SafetensorError
 from torch import Tensor
 
+from pellucid.config import read_json
 from pellucid.runs.files import damaged
 
 FACTS = "facts.json"  # written last: without it the folder doesn't count
@@ -21,10 +21,7 @@ FACTS = "facts.json"  # written last: without it the folder doesn't count
 
 def read_facts(folder: Path) -> dict[str, Any]:
     """Where the run stood, and the parts with their sizes."""
-    try:
-        facts = json.loads((folder / FACTS).read_text(encoding="utf-8"))
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise damaged(folder / FACTS, error) from None
+    facts = read_json(folder / FACTS, allow_nan=True)
     if not isinstance(facts, dict) or not isinstance(facts.get("files", {}), dict):
         raise damaged(folder / FACTS, "it names no files")
     return facts
