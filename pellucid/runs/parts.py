@@ -41,6 +41,14 @@ def read_tensors(folder: Path, prefix: str) -> dict[str, Tensor]:
     return {name.removeprefix(prefix): tensor for name, tensor in tensors.items()}
 
 
+def read_shapes(folder: Path, prefix: str) -> dict[str, torch.Size]:
+    """The shapes of the tensors whose names begin with the prefix, without it."""
+    check_sizes(folder, read_facts(folder).get("files", {}))
+    with translate_failures(lambda error: damaged(folder, error)):
+        saved = open_parts(folder)[1]
+    return {name.removeprefix(prefix): each.size for name, each in saved.items() if name.startswith(prefix)}
+
+
 def open_parts(folder: Path) -> tuple[Any, dict[str, Any]]:
     """PyTorch's reader of the folder, and the size and type of every tensor by its name."""
     from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader
