@@ -292,7 +292,7 @@ def test_damaged_folders_are_refused_in_a_sentence(tmp_path):
 
     for change, sentence in (
         ({"colour": "red"}, "unknown field in the config: colour; ViTConfig has classes, image"),
-        ({"model": "Transformer"}, r"config\.json describes a Transformer; expected a ViT"),
+        ({"model": "Transformer"}, r"config\.json describes a 'Transformer'; expected a ViT"),
         ({"width": "wide"}, "config width is 'wide'; expected int"),
         ({"image": [16]}, "config image has 1 values; expected 2"),
         ({"pooling": "max"}, "config pooling is 'max'; expected one of 'class', 'mean', 'sequence'"),

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pellucid.config import read_json
+from pellucid.config import brief, read_json
 from pellucid.hub.convert import read, write
 from pellucid.hub.describe import describe_config, interpret_config
 from pellucid.hub.names import Layout
@@ -86,7 +86,7 @@ def _json(path: Path) -> dict[str, Any]:
         raise ValueError(f"{path.parent} holds no {path.name}")
     data = read_json(path)
     if not isinstance(data, dict):
-        raise ValueError(f"{path} holds {data!r}; expected an object")
+        raise ValueError(f"{path} holds {brief(data)}; expected an object")
     return data
 
 

@@ -3,7 +3,6 @@
 Their room takes a second to import: only those who need it wait. Nothing is unpickled.
 """
 
-import json
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -14,6 +13,7 @@ import torch
 from safetensors import SafetensorError
 from torch import Tensor
 
+from pellucid.config import read_json
 from pellucid.runs.files import damaged
 
 FACTS = "facts.json"  # written last: without it the folder doesn't count
@@ -21,10 +21,7 @@ FACTS = "facts.json"  # written last: without it the folder doesn't count
 
 def read_facts(folder: Path) -> dict[str, Any]:
     """Where the run stood, and the parts with their sizes."""
-    try:
-        facts = json.loads((folder / FACTS).read_text(encoding="utf-8"))
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise damaged(folder / FACTS, error) from None
+    facts = read_json(folder / FACTS, allow_nan=True)
     if not isinstance(facts, dict) or not isinstance(facts.get("files", {}), dict):
         raise damaged(folder / FACTS, "it names no files")
     return facts
@@ -42,6 +39,14 @@ def read_tensors(folder: Path, prefix: str) -> dict[str, Tensor]:
         }
         fill_tensors(tensors, reader, alone=True)
     return {name.removeprefix(prefix): tensor for name, tensor in tensors.items()}
+
+
+def read_shapes(folder: Path, prefix: str) -> dict[str, torch.Size]:
+    """The shapes of the tensors whose names begin with the prefix, without it."""
+    check_sizes(folder, read_facts(folder).get("files", {}))
+    with translate_failures(lambda error: damaged(folder, error)):
+        saved = open_parts(folder)[1]
+    return {name.removeprefix(prefix): each.size for name, each in saved.items() if name.startswith(prefix)}
 
 
 def open_parts(folder: Path) -> tuple[Any, dict[str, Any]]:

@@ -13,6 +13,8 @@ from torch import nn
 from pellucid.config import override
 from pellucid.data.tokenizer import CaptionTokenizer
 from pellucid.devices import pick_device
+from pellucid.models import Captioner, ViT
+from pellucid.models.sizes import TRAINED, check_memory, outline
 from pellucid.ready import load
 from pellucid.recipes import RECIPES, recipe
 from pellucid.runs import CaptionerRun, ClassifierRun, Run, RunFolder
@@ -72,6 +74,8 @@ def train_run(
 ) -> Result:
     """Load the data, train, and keep everything in the run's folder; without one, nothing is kept."""
     trainer = Trainer(folder, device, processes or Processes(), resume, progress, tensorboard)
+    if module is None:
+        check_room(run, device, trainer.processes)
     try:
         if isinstance(run, CaptionerRun):
             if module is not None:
@@ -86,6 +90,18 @@ def train_run(
             f"there is not enough memory for a batch of {run.batch}; use a smaller --batch, or --accumulate "
             f"{2 * run.accumulate}"
         ) from None
+
+
+def check_room(run: Run, device: torch.device, processes: Processes) -> None:
+    """Refuse a model that the device can't hold, before data is read for it. Words and positions aren't known yet."""
+    module: nn.Module
+    if isinstance(run, CaptionerRun):
+        encoder = replace(run.model.encoder, image=run.model.encoder.patch)
+        module = outline(Captioner, replace(run.model, encoder=encoder))
+    else:
+        assert isinstance(run, ClassifierRun)
+        module = outline(ViT, replace(run.model, image=run.model.patch))
+    check_memory(module, device, copies=TRAINED / (processes.world if run.parallel == "fsdp" else 1))
 
 
 @dataclass(frozen=True)
