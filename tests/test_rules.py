@@ -45,6 +45,7 @@ def make(kind: str) -> rules.Rule:
         "times of rows": lambda: rules.Rule((rules.Times(numbers(1, 1, Q, 1)),)),
         "low rows": lambda: rules.Rule((rules.Fill(row, -1e9), cap)),
         "barred rows": lambda: rules.Rule((cap, rules.Fill(row, -math.inf))),
+        "held": lambda: rules.Rule((rules.Plus(10 * numbers(H, Q, 1)), rules.Hold(torch.float32))),
         "mixed before": lambda: rules.Rule((mix, rules.Plus(numbers(Q, K)))),
         "mixed after": lambda: rules.Rule((), (rules.MixHeads(numbers(H, H).softmax(-1), None),)),
         "gate": lambda: rules.Rule((), (rules.Times(numbers(H, 1, 1).sigmoid()), rules.Fill(row, 0.0))),
@@ -54,7 +55,7 @@ def make(kind: str) -> rules.Rule:
 
 
 KINDS = ["cap", "sinks", "sinks of rows", "times", "times of rows", "low rows", "barred rows", "mixed before"]
-KINDS += ["mixed after", "gate", "positions", "allow"]
+KINDS += ["held", "mixed after", "gate", "positions", "allow"]
 PARTED = [kind for kind in KINDS if kind not in ("mixed before", "mixed after", "positions", "allow")]
 
 
@@ -77,6 +78,8 @@ def truth_of(q: Tensor, k: Tensor, rule: rules.Rule) -> Tensor:
                 return torch.where(step.mask, torch.tensor(step.value, dtype=x.dtype), x)
             case rules.Apply():
                 return step.function(x)
+            case rules.Hold():
+                return x.to(step.dtype).double()
             case rules.MixHeads():
                 mixed = torch.stack([sum(step.matrix[o, i] * x[:, i] for i in range(H)) for o in range(H)], 1)
                 return mixed if step.bias is None else mixed + step.bias.view(1, H, 1, 1)

@@ -34,12 +34,19 @@ class Plus:
     """A bias."""
 
     bias: Tensor
-    held: torch.dtype | None = None
-    """What the sum is rounded to: beside −10⁹ nothing is left of a score in float32."""
 
     def __call__(self, x: Tensor, rows: Rows) -> Tensor:
-        dtype = self.held or x.dtype
-        return (x.to(dtype) + pick_rows(self.bias, rows).to(dtype)).to(x.dtype)
+        return x + pick_rows(self.bias, rows).to(x.dtype)
+
+
+@dataclass(frozen=True, eq=False)
+class Hold:
+    """Rounded to what the model holds its scores in: beside −10⁹ nothing is left of a score in float32."""
+
+    dtype: torch.dtype
+
+    def __call__(self, x: Tensor, rows: Rows) -> Tensor:
+        return x.to(self.dtype).to(x.dtype) if self.dtype.itemsize < x.dtype.itemsize else x
 
 
 @dataclass(frozen=True, eq=False)
@@ -185,5 +192,7 @@ def _changed(step: Any, change: Callable[[Tensor], Tensor]) -> Step:
 def _say(step: Step) -> str:
     if isinstance(step, Apply):
         return step.name
+    if isinstance(step, Hold):
+        return str(step.dtype).removeprefix("torch.")
     tensor = next((x for x in vars(step).values() if isinstance(x, Tensor)), None)
     return type(step).__name__ + ("" if tensor is None else str(list(tensor.shape)))

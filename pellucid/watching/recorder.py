@@ -19,11 +19,12 @@ from pellucid.watching.following import Follower
 from pellucid.watching.gathering import Followed
 from pellucid.watching.kernels import Call
 from pellucid.watching.missed import Missed
-from pellucid.watching.record import RECORD_PARTS, Live, Record
+from pellucid.watching.record import RECORD_PARTS, Live, Record, Written
 from pellucid.watching.shapes import TokenShapes
 from pellucid.watching.steering import Change, Changes, find_change, run
 from pellucid.watching.streams import Reading, Streams
-from pellucid.watching.trails import Softmax
+from pellucid.watching.trails import Lost, Softmax
+from pellucid.watching.verifying import verify
 
 
 class Keeper(Protocol):
@@ -112,19 +113,24 @@ class Recorder:
 
     def followed(self, followed: Followed, softmax: Softmax) -> Tensor | None:
         """One softmax that was written out, followed from end to end."""
-        f = followed
+        try:
+            with torch._C.DisableTorchFunction():
+                f, error = verify(followed)
+        except Lost as reason:
+            softmax.reason = str(reason)
+            return None
         call = Call(f.q, f.k, f.v, f.mask, f.beta, False, f.dropout, f.output)
         live: Live = {part: f.live[part] for part in RECORD_PARTS}
         origin = f.live["q"][0], f.live["k"][0], f.live["output"][0], f.dims
-        out = self.record(call, live=live, written=f.dtype, softmax=softmax, origin=origin)
+        softmax.recorded = True
+        out = self.record(call, live, Written(f.dtype, error), origin)
         return out if out is None else f.restore(out)
 
     def record(
         self,
         call: Call,
         live: Live | None = None,
-        written: torch.dtype | None = None,
-        softmax: Softmax | None = None,
+        written: Written | None = None,
         origin: tuple[Tensor, Tensor, Tensor, Any] | None = None,
     ) -> Tensor | None:
         owner = self.owner()
@@ -134,11 +140,6 @@ class Recorder:
         if isinstance(module, nn.TransformerEncoderLayer):  # the fast path computes it there
             name = f"{name}.self_attn".lstrip(".")
         origin = origin or (call.q, call.k, call.output, _dims(call))
-        if softmax is not None:
-            if not call.dropout and not self._holds(self._make(name, call, None, written, None)):
-                softmax.reason = "it was followed, but what it gives can't be reproduced"
-                return None
-            softmax.recorded = True
         changed = None
         if (change := self.replaced.get(name) or find_change(self.change, self._free(name))) is not None:
             shape, call = call.output.shape, change.apply(_bring_to_four(call))
@@ -152,7 +153,7 @@ class Recorder:
         return changed
 
     def _make(
-        self, name: str, call: Call, live: Live | None, written: torch.dtype | None, reading: Reading | None
+        self, name: str, call: Call, live: Live | None, written: Written | None, reading: Reading | None
     ) -> Record:
         """A record of its own, that holds on to no graph."""
         call = _bring_to_four(call)
@@ -189,13 +190,6 @@ class Recorder:
         return Reading(
             "cross" if crosses else "self", len(self.sources) - 1, key, inside, outside if crosses else inside
         )
-
-    def _holds(self, record: Record) -> bool:
-        """Whether rows of what was followed are the model's own: all of a small map, else eight from first to last."""
-        n = record.q.shape[2]
-        few = range(n) if n <= 16 else torch.linspace(0, n - 1, 8).long().tolist()
-        with torch._C.DisableTorchFunction():
-            return record.check_rows(few) if n else True
 
     def _keep_graph(self, name: str, live: Live | None, parts: tuple[Tensor, ...]) -> Live:
         live = live or {part: (x, _four_axes) for part, x in zip(RECORD_PARTS, parts, strict=True)}
