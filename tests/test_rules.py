@@ -56,7 +56,6 @@ def make(kind: str) -> rules.Rule:
 
 KINDS = ["cap", "sinks", "sinks of rows", "times", "times of rows", "low rows", "barred rows", "mixed before"]
 KINDS += ["held", "mixed after", "gate", "positions", "allow"]
-PARTED = [kind for kind in KINDS if kind not in ("mixed before", "mixed after", "positions", "allow")]
 
 
 def record_of(rule: rules.Rule) -> Record:
@@ -139,12 +138,9 @@ def test_rollout_through_rules(kind):
 def test_some_of_the_heads(kind):
     record = record_of(make(kind))
     p = truth_of(record.q, record.k, record.mask)
-    if kind in PARTED:
-        assert_close(record.weights(heads=[3, 1], queries=[0, 6]), p[:, [3, 1]][:, :, [0, 6]], rtol=0, atol=1e-12)
-        assert_close(record.weights(heads=slice(1, 3)), p[:, 1:3], rtol=0, atol=1e-12)
-        return
-    with pytest.raises(ValueError, match="can't be parted; ask for all of them"):
-        record.weights(heads=[1])
+    assert_close(record.weights(heads=[3, 1], queries=[0, 6]), p[:, [3, 1]][:, :, [0, 6]], rtol=0, atol=1e-12)
+    assert_close(record.weights(heads=slice(1, 3)), p[:, 1:3], rtol=0, atol=1e-12)
+    assert record.mask.needs_all_heads == (kind in ("mixed before", "mixed after", "positions", "allow"))
 
 
 def test_another_rule_is_noticed():

@@ -134,6 +134,11 @@ class Rule:
             weights = step(weights, rows)
         return weights
 
+    @property
+    def needs_all_heads(self) -> bool:
+        """Whether a head's weights hang on the other heads, or on its number."""
+        return any(isinstance(step, MixHeads | Positions | Allow) for step in (*self.before, *self.after))
+
     def tensors(self) -> list[Tensor]:
         """What it is made of."""
         parts = [value for step in (*self.before, *self.after) for value in vars(step).values()]
@@ -141,12 +146,20 @@ class Rule:
 
     def detach(self) -> "Rule":
         """The same with no graph behind it."""
+        return self.with_tensors(Tensor.detach)
 
-        def freed(step: Step) -> Step:
-            return _changed(step, Tensor.detach)
+    def clone(self) -> "Rule":
+        """The same with tensors of its own."""
+        return self.with_tensors(Tensor.clone)
 
-        sinks = None if self.sinks is None else self.sinks.detach()
-        return Rule(tuple(map(freed, self.before)), tuple(map(freed, self.after)), sinks)
+    def with_tensors(self, change: Callable[[Tensor], Tensor]) -> "Rule":
+        """The same made of other tensors."""
+
+        def changed(step: Any) -> Step:
+            return type(step)(**{k: change(x) if isinstance(x, Tensor) else x for k, x in vars(step).items()})
+
+        sinks = None if self.sinks is None else change(self.sinks)
+        return Rule(tuple(map(changed, self.before)), tuple(map(changed, self.after)), sinks)
 
     def __repr__(self) -> str:
         before, after = (", ".join(map(_say, steps)) for steps in (self.before, self.after))
@@ -162,7 +175,7 @@ def pick_rows(tensor: Tensor, rows: Rows) -> Tensor:
 
 
 def pick_heads(mask: "Tensor | Rule", heads: Tensor | slice) -> "Tensor | Rule":
-    """Of something that broadcasts to (b h q k), what belongs to these heads. Heads that are mixed can't be parted."""
+    """Of something that broadcasts to (b h q k), what belongs to these heads; of a rule that doesn't need all heads."""
 
     def picked(x: Tensor) -> Tensor:
         return x[..., heads, :, :] if x.ndim >= 3 and x.shape[-3] != 1 else x
@@ -170,23 +183,13 @@ def pick_heads(mask: "Tensor | Rule", heads: Tensor | slice) -> "Tensor | Rule":
     if isinstance(mask, Tensor):
         return picked(mask)
 
-    def part(step: Step) -> Step:
-        if isinstance(step, MixHeads | Positions | Allow):
-            raise ValueError("the heads of this attention can't be parted; ask for all of them and pick from the map")
-        return _changed(step, picked)
-
-    sinks = None if mask.sinks is None else picked(mask.sinks)
-    return Rule(tuple(map(part, mask.before)), tuple(map(part, mask.after)), sinks)
+    return mask.with_tensors(picked)
 
 
 def places(x: Tensor, rows: Rows) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Where each of the scores (b h n k) stands, as four tensors that broadcast to them."""
     b, h, k = (torch.arange(x.shape[axis], device=x.device) for axis in (0, 1, 3))
     return b[:, None, None, None], h[:, None, None], rows[:, None], k
-
-
-def _changed(step: Any, change: Callable[[Tensor], Tensor]) -> Step:
-    return type(step)(**{k: change(x) if isinstance(x, Tensor) else x for k, x in vars(step).items()})
 
 
 def _say(step: Step) -> str:

@@ -1,7 +1,7 @@
 """What was seen of one attention: O(tokens · width) numbers, from which every other one follows exactly."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -59,7 +59,7 @@ class Record:
     """Of a model that writes its softmax out; a kernel sums its scores in float32 or better, and shows no weights."""
     reading: Reading | None = None
     """Which tokens are its queries and its keys, where that could be followed."""
-    steer: "Callable[[str, Any], None] | None" = None
+    steer: Callable[[str, int, Mapping[str, Any]], None] | None = None
     versions: dict[str, tuple[int, ...]] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -127,11 +127,11 @@ class Record:
     def replace(self, **change: Any) -> None:
         """Change this attention from the next forward on, inside the block; see `Change` for beta, mask, keys, off.
 
-        Nothing given: as it was.
+        A module that attends several times is changed each time. Nothing given: as it was.
         """
         if self.steer is None:
             raise ValueError(f"{self._who} was made by hand; records that `watch` gives can be changed in their block")
-        self.steer(self.name, change)
+        self.steer(self.name, self.q.shape[1], change)
 
     def check_follows(self, before: "Record | None") -> None:
         """ValueError unless this is a self-attention that goes on with the tokens of the one before it."""

@@ -21,7 +21,7 @@ from pellucid.watching.kernels import Call
 from pellucid.watching.missed import Missed
 from pellucid.watching.record import RECORD_PARTS, Live, Record, Written
 from pellucid.watching.shapes import TokenShapes
-from pellucid.watching.steering import Change, Changes, find_change, run
+from pellucid.watching.steering import Steering, run
 from pellucid.watching.streams import Reading, Streams
 from pellucid.watching.trails import Lost, Softmax
 from pellucid.watching.verifying import verify
@@ -37,15 +37,13 @@ class Keeper(Protocol):
 class Recorder:
     """Makes records of the calls that come from the watched model, in whichever thread."""
 
-    def __init__(self, seen: Keeper, names: dict[int, str], gradients: bool, copy: bool, change: Changes | None):
+    def __init__(self, seen: Keeper, names: dict[int, str], gradients: bool, copy: bool, steering: Steering):
         self.seen = seen
         self.names = names
         self.gradients = gradients
         self.copy = copy
-        self.change = change
-        self.replaced: dict[str, Change] = {}  # by Record.replace
+        self.steering = steering
         self.ran = False
-        self.over = False
         self.notes: list[str] = []  # what the output may differ by
         self.followers: list[Follower] = []
         self.missed: list[Missed] = []
@@ -61,19 +59,8 @@ class Recorder:
         self.followers.append(Follower(self.module, self.followed))
         return self.followers[-1], self.local.streams
 
-    def steer(self, name: str, change: dict[str, Any]) -> None:
-        """Change an attention from now on; with nothing given it is as it was."""
-        if self.over:
-            raise ValueError(f"record {name!r} belongs to a block that is over; use watch(model, change=…)")
-        name = name.partition("#")[0]
-        if change:
-            self.replaced[name] = Change(**change)
-        else:
-            self.replaced.pop(name, None)
-
     def finish(self) -> None:
         """The block is over: nothing can be changed any more, and nothing is kept of what was followed."""
-        self.over = True
         self.missed += self._list_softmaxes()
         self.followers.clear()
         self.local = threading.local()
@@ -141,7 +128,7 @@ class Recorder:
             name = f"{name}.self_attn".lstrip(".")
         origin = origin or (call.q, call.k, call.output, _dims(call))
         changed = None
-        if (change := self.replaced.get(name) or find_change(self.change, self._free(name))) is not None:
+        if (change := self.steering.find(name, self._free(name))) is not None:
             shape, call = call.output.shape, change.apply(_bring_to_four(call))
             call = replace(call, output=run(call))
             changed = call.output.reshape(shape) if live is None else call.output
@@ -162,10 +149,10 @@ class Recorder:
             parts = tuple(to_autocast(x) for x in parts)  # what the kernel rounded, the record must
         parts = [x.detach().clone() if self.copy else x.detach() for x in (*parts, call.output)]
         mask = call.mask if call.mask is None else call.mask.detach()
-        mask = mask.clone() if self.copy and isinstance(mask, Tensor) else mask
+        mask = mask.clone() if self.copy and mask is not None else mask
         q, k, v, output = parts
         how = call.beta, call.causal, call.dropout
-        return Record(name, q, k, v, mask, *how, output, live, written, reading, self.steer)
+        return Record(name, q, k, v, mask, *how, output, live, written, reading, self.steering.replace)
 
     def _read(
         self, name: str, tokens: TokenShapes | None, origin: tuple[Tensor, Tensor, Tensor, Any]

@@ -1,7 +1,7 @@
 """Whether what was followed is what ran: rows of the map by the formula, beside the weights that the model made itself.
 
 The model's own weights are there when they meet the values. So the formula is compared with them and not with the
-output, and what rounding explains is told from what it doesn't: where a row differs, it is computed again with each step
+output, and what rounding explains is told from what it doesn't: where a row differs, it is computed again, each step
 rounded as the model rounds it. If that is the model's row, the formula is right; the difference is its precision's.
 """
 
