@@ -123,7 +123,8 @@ _has_torch_function = torch.overrides.has_torch_function
 def _has_others(tensors: Any) -> bool:
     if not _has_torch_function(tensors):
         return False
-    if all(isinstance(mode, Mode) for mode in torch.overrides._get_current_function_mode_stack()):
+    modes = torch.overrides._get_current_function_mode_stack()
+    if all(isinstance(mode, Mode) and not mode.recorder.steering for mode in modes):  # it can't be changed within
         plain = torch._C._disabled_torch_function_impl
         kinds = {type(x) for x in tensors if isinstance(x, Tensor)} - {Tensor}
         return any(kind.__torch_function__ is not plain for kind in kinds)

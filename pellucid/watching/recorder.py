@@ -19,11 +19,12 @@ from pellucid.watching.following import Follower
 from pellucid.watching.gathering import Followed
 from pellucid.watching.kernels import Call
 from pellucid.watching.missed import Missed
-from pellucid.watching.record import RECORD_PARTS, Live, Record
+from pellucid.watching.record import RECORD_PARTS, Live, Record, Written
 from pellucid.watching.shapes import TokenShapes
-from pellucid.watching.steering import Change, Changes, find_change, run
+from pellucid.watching.steering import Steering, run
 from pellucid.watching.streams import Reading, Streams
-from pellucid.watching.trails import Softmax
+from pellucid.watching.trails import Lost, Softmax
+from pellucid.watching.verifying import verify
 
 
 class Keeper(Protocol):
@@ -36,15 +37,13 @@ class Keeper(Protocol):
 class Recorder:
     """Makes records of the calls that come from the watched model, in whichever thread."""
 
-    def __init__(self, seen: Keeper, names: dict[int, str], gradients: bool, copy: bool, change: Changes | None):
+    def __init__(self, seen: Keeper, names: dict[int, str], gradients: bool, copy: bool, steering: Steering):
         self.seen = seen
         self.names = names
         self.gradients = gradients
         self.copy = copy
-        self.change = change
-        self.replaced: dict[str, Change] = {}  # by Record.replace
+        self.steering = steering
         self.ran = False
-        self.over = False
         self.notes: list[str] = []  # what the output may differ by
         self.followers: list[Follower] = []
         self.missed: list[Missed] = []
@@ -60,19 +59,8 @@ class Recorder:
         self.followers.append(Follower(self.module, self.followed))
         return self.followers[-1], self.local.streams
 
-    def steer(self, name: str, change: dict[str, Any]) -> None:
-        """Change an attention from now on; with nothing given it is as it was."""
-        if self.over:
-            raise ValueError(f"record {name!r} belongs to a block that is over; use watch(model, change=…)")
-        name = name.partition("#")[0]
-        if change:
-            self.replaced[name] = Change(**change)
-        else:
-            self.replaced.pop(name, None)
-
     def finish(self) -> None:
         """The block is over: nothing can be changed any more, and nothing is kept of what was followed."""
-        self.over = True
         self.missed += self._list_softmaxes()
         self.followers.clear()
         self.local = threading.local()
@@ -112,19 +100,24 @@ class Recorder:
 
     def followed(self, followed: Followed, softmax: Softmax) -> Tensor | None:
         """One softmax that was written out, followed from end to end."""
-        f = followed
+        try:
+            with torch._C.DisableTorchFunction():
+                f, error = verify(followed)
+        except Lost as reason:
+            softmax.reason = str(reason)
+            return None
         call = Call(f.q, f.k, f.v, f.mask, f.beta, False, f.dropout, f.output)
         live: Live = {part: f.live[part] for part in RECORD_PARTS}
         origin = f.live["q"][0], f.live["k"][0], f.live["output"][0], f.dims
-        out = self.record(call, live=live, written=f.dtype, softmax=softmax, origin=origin)
+        softmax.recorded = True
+        out = self.record(call, live, Written(f.dtype, error), origin)
         return out if out is None else f.restore(out)
 
     def record(
         self,
         call: Call,
         live: Live | None = None,
-        written: torch.dtype | None = None,
-        softmax: Softmax | None = None,
+        written: Written | None = None,
         origin: tuple[Tensor, Tensor, Tensor, Any] | None = None,
     ) -> Tensor | None:
         owner = self.owner()
@@ -134,13 +127,8 @@ class Recorder:
         if isinstance(module, nn.TransformerEncoderLayer):  # the fast path computes it there
             name = f"{name}.self_attn".lstrip(".")
         origin = origin or (call.q, call.k, call.output, _dims(call))
-        if softmax is not None:
-            if not call.dropout and not self._holds(self._make(name, call, None, written, None)):
-                softmax.reason = "it was followed, but what it gives can't be reproduced"
-                return None
-            softmax.recorded = True
         changed = None
-        if (change := self.replaced.get(name) or find_change(self.change, self._free(name))) is not None:
+        if (change := self.steering.find(name, self._free(name))) is not None:
             shape, call = call.output.shape, change.apply(_bring_to_four(call))
             call = replace(call, output=run(call))
             changed = call.output.reshape(shape) if live is None else call.output
@@ -152,7 +140,7 @@ class Recorder:
         return changed
 
     def _make(
-        self, name: str, call: Call, live: Live | None, written: torch.dtype | None, reading: Reading | None
+        self, name: str, call: Call, live: Live | None, written: Written | None, reading: Reading | None
     ) -> Record:
         """A record of its own, that holds on to no graph."""
         call = _bring_to_four(call)
@@ -161,10 +149,10 @@ class Recorder:
             parts = tuple(to_autocast(x) for x in parts)  # what the kernel rounded, the record must
         parts = [x.detach().clone() if self.copy else x.detach() for x in (*parts, call.output)]
         mask = call.mask if call.mask is None else call.mask.detach()
-        mask = mask.clone() if self.copy and isinstance(mask, Tensor) else mask
+        mask = mask.clone() if self.copy and mask is not None else mask
         q, k, v, output = parts
         how = call.beta, call.causal, call.dropout
-        return Record(name, q, k, v, mask, *how, output, live, written, reading, self.steer)
+        return Record(name, q, k, v, mask, *how, output, live, written, reading, self.steering.replace)
 
     def _read(
         self, name: str, tokens: TokenShapes | None, origin: tuple[Tensor, Tensor, Tensor, Any]
@@ -189,13 +177,6 @@ class Recorder:
         return Reading(
             "cross" if crosses else "self", len(self.sources) - 1, key, inside, outside if crosses else inside
         )
-
-    def _holds(self, record: Record) -> bool:
-        """Whether rows of what was followed are the model's own: all of a small map, else eight from first to last."""
-        n = record.q.shape[2]
-        few = range(n) if n <= 16 else torch.linspace(0, n - 1, 8).long().tolist()
-        with torch._C.DisableTorchFunction():
-            return record.check_rows(few) if n else True
 
     def _keep_graph(self, name: str, live: Live | None, parts: tuple[Tensor, ...]) -> Live:
         live = live or {part: (x, _four_axes) for part, x in zip(RECORD_PARTS, parts, strict=True)}

@@ -21,7 +21,7 @@ from pellucid.watching.mode import Mode, compiled_shown_to, fast_path_kept, flex
 from pellucid.watching.record import Record
 from pellucid.watching.recorder import Recorder
 from pellucid.watching.shapes import ShapeTable, TokenShapes, list_shapes
-from pellucid.watching.steering import Changes
+from pellucid.watching.steering import Changes, Steering
 from pellucid.watching.towers import Edge, Tower, list_edges, list_towers
 
 
@@ -118,7 +118,8 @@ def watch(
     exact_output: leave PyTorch's fast path of encoder layers as it is, even where it can't be recorded. False switches
         it off, so that everything is recorded, and the output may differ in its last bits.
     change: a `Change`, of all attentions, by their names, or as a function of the name: what runs is the changed model,
-        and the records are of that. Inside the block `seen[name].replace(…)` changes the next forward.
+        and the records are of that. Inside the block `seen[name].replace(…)` changes the next forward. A name that
+        no attention has is an error.
     """
     names, kinds = {}, set()
     for name, module in model.named_modules():
@@ -126,19 +127,22 @@ def watch(
         names[id(module)] = name
         kinds.add(type(module))
     seen = Seen(model)
-    recorder = Recorder(seen, names, gradients, copy, change)
+    aliases = {name: names[id(module)] for name, module in model.named_modules(remove_duplicate=False)}
+    steering = Steering(change, aliases)
+    recorder = Recorder(seen, names, gradients, copy, steering)
     ours = _all_ours(kinds)
     with ExitStack() as stack:
         stack.enter_context(observed_by(recorder.ours))
         if not ours:
             stack.enter_context(flex_shown_to(recorder.flex))
             stack.enter_context(compiled_shown_to(recorder.note))
-            if exact_output and change is None:
+            if exact_output:
                 stack.enter_context(fast_path_kept())
             stack.enter_context(threads_watched(model, recorder))
             stack.enter_context(Mode(recorder))
         yield seen
     recorder.finish()
+    steering.finish(seen, recorder.ran)
     seen.missed += recorder.missed
     if recorder.ran and not ours:
         seen.missed += [*list_scripted(model), *list_outside(model, seen)]
