@@ -7,8 +7,8 @@ from typing import Any
 
 from pellucid.data.caption_files import Annotation, Problems, read_text
 from pellucid.data.caption_pictures import quote
-from pellucid.data.images import one_line
 from pellucid.data.listings import SPLIT_NAMES
+from pellucid.data.sentences import one_line
 
 KARPATHY = SPLIT_NAMES | {"restval": "train"}  # images of COCO's validation set that he trains with
 CAPTION_KEYS = ("captions", "caption", "text")
