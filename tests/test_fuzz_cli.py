@@ -4,6 +4,7 @@ import io
 import json
 import os
 import pickle
+import struct
 import tarfile
 import tempfile
 from dataclasses import replace
@@ -125,9 +126,11 @@ def test_broken_images(world, refused):
 
 def test_what_pillow_remarks_is_not_told(world, refused):
     """It warns of a damaged TIFF before it fails on it."""
-    path, whole = world / "here" / "a.tif", encoded(picture(height=16, width=16), "TIFF")
-    path.write_bytes(whole[:100])
-    with pytest.warns(UserWarning, match="Truncated File Read"), pytest.raises(ValueError, match="can't be read"):
+    path, whole = world / "here" / "a.tif", bytearray(encoded(picture(height=16, width=16), "TIFF"))
+    at = whole.index(struct.pack("<HHL", 258, 3, 3)) + 8  # where the bits of each channel are said to lie
+    whole[at : at + 4] = b"\xff\xff\xff\x7f"
+    path.write_bytes(whole)
+    with pytest.warns(UserWarning, match="(?i)tag|corrupt|truncated"), pytest.raises(ValueError, match="can't be read"):
         decode(path)
     assert "a.tif can't be read: " in refused("predict", "model", path)
 
@@ -141,7 +144,7 @@ def test_a_pickle_with_code_in_it(world, refused):
         "data", "fetch", "cifar10", "--path", folder
     )
     torch.save({"cls_token": Code()}, world / "here" / "model.pt")
-    assert "holds more than tensors, which isn't unpickled here" in refused("convert", "model.pt", "out", "--heads", 1)
+    assert "asks for posix.mkdir, which is refused" in refused("convert", "model.pt", "out", "--heads", 1)
     assert not (world / "here" / "made_by_the_pickle").exists()
     pickle.loads(pickle.dumps(Code()))  # else the test says nothing
     assert (world / "here" / "made_by_the_pickle").exists()

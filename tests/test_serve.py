@@ -444,7 +444,7 @@ def bomb(width, height):
 
 
 BROKEN = {
-    "text": (b"hello, I am a picture", "it is no image in a format that Pillow reads"),
+    "text": (b"hello, I am a picture", "it is no image in a format that is read here"),
     "cut": (file_of(size=(100, 100))[:300], "can't be read"),
     "bomb": (bomb(50_000, 50_000), "it is 50,000×50,000 pixels, more than the limit of 65,536; make it smaller"),
     "wide": (bomb(1 << 30, 1), "more than the limit"),

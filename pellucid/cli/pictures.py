@@ -9,7 +9,7 @@ from typing import NamedTuple
 from jaxtyping import UInt8
 from torch import Tensor
 
-from pellucid.data.images import SUFFIXES
+from pellucid.data.opener import SUFFIXES
 from pellucid.ready import ReadyModel
 
 

@@ -112,7 +112,7 @@ class PredictOptions:
     model: Positional[str]
     """A run's folder, a saved folder, or the name of a shipped model."""
     images: Positional[tuple[Path, ...]]
-    """Pictures, in any format that Pillow reads."""
+    """Pictures: PNG, JPEG, WebP, GIF, BMP, TIFF, PPM or AVIF."""
     top: int = 5
     """How many classes to name."""
     json: bool = False
@@ -129,7 +129,7 @@ class CaptionOptions:
     model: Positional[str]
     """A run's folder, a saved folder, or the name of a shipped model."""
     images: Positional[tuple[str, ...]]
-    """Pictures in any format that Pillow reads, folders of them, or patterns such as 'photos/*.jpg'."""
+    """Pictures (PNG, JPEG, WebP, GIF, BMP, TIFF, PPM, AVIF), folders of them, or patterns such as 'photos/*.jpg'."""
     beam: int = 5
     """How many sentences are followed at a time."""
     n_best: int = 1
@@ -156,7 +156,7 @@ class AttendOptions:
     model: Positional[str]
     """A run's folder, a saved folder, or the name of a shipped model; a classifier or a captioner."""
     images: Positional[tuple[str, ...]]
-    """Pictures in any format that Pillow reads, folders of them, or patterns such as 'photos/*.jpg'."""
+    """Pictures (PNG, JPEG, WebP, GIF, BMP, TIFF, PPM, AVIF), folders of them, or patterns such as 'photos/*.jpg'."""
     out: Path = Path("report.html")
     """The page, one self-contained file."""
     method: tuple[Literal["raw", "rollout", "flow", "gradient", "input-gradient", "random"], ...] = (

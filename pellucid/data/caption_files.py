@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from pellucid.data.caption_pictures import PictureFile, quote, shorten
-from pellucid.data.images import one_line, reason
 from pellucid.data.lazy import TOLERATED
 from pellucid.data.listings import some
+from pellucid.data.sentences import one_line, reason
 from pellucid.data.shards import Member
 
 MAX_TEXT = 2 << 30  # bytes of a file of captions

@@ -8,8 +8,8 @@ from pellucid.data.caption_json import json_records
 from pellucid.data.caption_pairs import folder_records, has_captions, has_texts, read_shards
 from pellucid.data.caption_pictures import PictureFiles
 from pellucid.data.caption_text import jsonl_records, read_lined
-from pellucid.data.images import one_line
 from pellucid.data.listings import SPLIT_NAMES, some
+from pellucid.data.sentences import one_line
 from pellucid.data.shards import Member, find_shards
 
 CAPTION_JSON = re.compile(r"(dataset(_(?!info|dict)\w+)?|.*caption.*|.*karpathy.*)\.json", re.IGNORECASE)

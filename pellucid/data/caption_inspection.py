@@ -8,9 +8,9 @@ from itertools import chain
 from pellucid.data.caption_files import Problems
 from pellucid.data.caption_sources import SCENES, CaptionData, find_captions, load_captions
 from pellucid.data.captions import CaptionSet
-from pellucid.data.images import one_line
 from pellucid.data.inspection import count_sizes, describe_duplicates, describe_sizes, format_numbers, read_through
 from pellucid.data.lazy import LazyImageSet, Unreadable
+from pellucid.data.sentences import one_line
 from pellucid.data.sources import Moments
 from pellucid.data.tokenizer import CaptionTokenizer
 

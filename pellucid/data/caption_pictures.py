@@ -9,8 +9,10 @@ from pathlib import Path
 
 from torch import Tensor
 
-from pellucid.data.images import SUFFIXES, ImageHeader, Size, decode, one_line, probe
+from pellucid.data.images import ImageHeader, Size, decode, probe
 from pellucid.data.listings import some
+from pellucid.data.opener import SUFFIXES
+from pellucid.data.sentences import one_line
 from pellucid.data.shards import Member, members
 
 DEPTH = 5  # folders below the captions in which images are looked for

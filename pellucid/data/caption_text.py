@@ -10,7 +10,8 @@ from pellucid.config import parse_json
 from pellucid.data.caption_files import EXPECTED, TWICE, UNSPLIT, Annotation, Annotations, Problems, lines_of, read_text
 from pellucid.data.caption_json import object_captions
 from pellucid.data.caption_pictures import quote
-from pellucid.data.images import SUFFIXES, one_line
+from pellucid.data.opener import SUFFIXES
+from pellucid.data.sentences import one_line
 
 TOKEN_LINE = re.compile(r"([^\t]+)#\d+\t(.*)", re.DOTALL)
 # How the names of Flickr8k's split lists end; Flickr_8k.trainImages.txt is one.

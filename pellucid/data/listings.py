@@ -7,8 +7,9 @@ from pathlib import Path
 
 import torch
 
-from pellucid.data.images import SUFFIXES, ImageSet, Size
+from pellucid.data.images import ImageSet, Size
 from pellucid.data.lazy import ImageFile, Item, LazyImageSet, Unreadable, into_memory
+from pellucid.data.opener import SUFFIXES
 
 Images = ImageSet | LazyImageSet
 Entries = list[tuple[Item, int]]  # an image and its label

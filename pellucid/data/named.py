@@ -20,7 +20,7 @@ from pellucid.config import parse_json
 from pellucid.data import formats
 from pellucid.data.archives import atomic_path, download, unpack_archive
 from pellucid.data.formats import LabelledArrays, SplitArrays
-from pellucid.data.images import one_line
+from pellucid.data.sentences import one_line
 
 log = logging.getLogger("pellucid")
 

@@ -10,8 +10,9 @@ from PIL import Image
 from torch import Tensor
 
 from pellucid.data import listings
-from pellucid.data.images import ImageHeader, ImageSet, Size, check_size, one_line, reason, to_picture, to_tensor
+from pellucid.data.images import ImageHeader, ImageSet, Size, check_size, to_picture, to_tensor
 from pellucid.data.lazy import LazyImageSet
+from pellucid.data.sentences import one_line, reason
 from pellucid.data.shards import IMAGE_COLUMNS, LABEL_COLUMNS
 
 MOST_LABELS = 1_000_000

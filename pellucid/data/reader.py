@@ -11,7 +11,8 @@ from PIL import Image
 from torch import Tensor, nn
 
 from pellucid.data.augment import Normalise, normalised
-from pellucid.data.images import MAX_PIXELS, Fit, Size, decode, to_grey_or_rgb, to_picture, to_tensor
+from pellucid.data.images import Fit, Size, decode, to_grey_or_rgb, to_picture, to_tensor
+from pellucid.data.opener import MAX_PIXELS
 
 Picture = str | Path | bytes | Image.Image | np.ndarray | Tensor
 

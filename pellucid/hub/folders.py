@@ -2,19 +2,18 @@
 
 import json
 import os
-import pickle
 import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from pellucid.config import brief, read_json
 from pellucid.hub.convert import read, write
 from pellucid.hub.describe import describe_config, interpret_config
 from pellucid.hub.names import Layout
+from pellucid.hub.pickled import read_pickled
 from pellucid.models.pretrained import CONFIG, WEIGHTS, read_weights, write_weights
 from pellucid.models.vit import ViT
 
@@ -69,16 +68,7 @@ def _weights(path: Path) -> dict[str, Tensor]:
         return read_weights(path)
     if path.suffix not in PICKLED:
         raise ValueError(f"{path} is no file of weights; expected .safetensors or {', '.join(PICKLED)}")
-    try:
-        data = torch.load(path, map_location="cpu", weights_only=True)
-    except (pickle.UnpicklingError, EOFError, RuntimeError):
-        raise ValueError(f"{path} is damaged or holds more than tensors, which isn't unpickled here") from None
-    for inner in ("model", "state_dict"):  # a training script's checkpoint
-        if isinstance(data, dict) and isinstance(data.get(inner), dict):
-            data = data[inner]
-    if not isinstance(data, dict) or not data or not all(isinstance(value, Tensor) for value in data.values()):
-        raise ValueError(f"{path} holds no state dict; expected names with tensors")
-    return data
+    return read_pickled(path)
 
 
 def _json(path: Path) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from pellucid.views.bundle import to_bytes
 
 PICTURE = {
     "required": True,
-    "description": "The file of a picture as it is, in any format that Pillow reads: "
+    "description": "The file of a picture as it is, PNG, JPEG, WebP, GIF, BMP, TIFF, PPM or AVIF: "
     "curl --data-binary @photo.jpg 'http://127.0.0.1:8000/api/classify?model=vit-cifar10'.",
     "content": {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}},
 }
