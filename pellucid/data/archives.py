@@ -15,6 +15,7 @@ from typing import BinaryIO
 from urllib.request import Request, urlopen
 
 from pellucid.data.images import one_line, reason
+from pellucid.files import make_folder, sync, sync_named
 
 MAX_BYTES = 4 << 30
 MAX_MEMBERS = 200_000
@@ -50,12 +51,14 @@ def download(url: str, target: Path, md5: str, *, timeout: float = 5.0, max_byte
 @contextmanager
 def atomic_path(target: Path, suffix: str = ".tmp") -> Iterator[Path]:
     """A temporary path beside `target` that takes its name when the block ends well, and is removed when it doesn't."""
-    target.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(target.parent)
     folder = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
     try:
         temporary = folder / (target.name + suffix)
         yield temporary
+        sync_named(temporary)
         temporary.replace(target)
+        sync(target.parent)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 

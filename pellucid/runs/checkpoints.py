@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from pellucid.config import from_json
 from pellucid.models.pretrained import load_strictly
 from pellucid.runs import parts
-from pellucid.runs.files import damaged
+from pellucid.runs.parts import damaged
 
 UNFINISHED = ("*.part", ".tmp*")  # the last are files that safetensors had not yet given their name
 

@@ -14,9 +14,11 @@ import torch
 from safetensors import SafetensorError
 from torch import Tensor
 
-from pellucid.runs.files import damaged
-
 FACTS = "facts.json"  # written last: without it the folder doesn't count
+
+
+def damaged(path: Path, error: Any) -> ValueError:
+    return ValueError(f"{path} is damaged or no checkpoint ({error})")
 
 
 def read_facts(folder: Path) -> dict[str, Any]:

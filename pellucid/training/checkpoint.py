@@ -17,10 +17,11 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
 from pellucid.config import to_json
+from pellucid.files import replace_file, write_json
 from pellucid.models.pretrained import write_weights
 from pellucid.runs import parts
 from pellucid.runs.checkpoints import Checkpoints, Facts, read_state_facts
-from pellucid.runs.files import damaged, replace_file, write_json
+from pellucid.runs.parts import damaged
 from pellucid.training.distributed import Processes, is_spread, spread_like, whole
 
 
