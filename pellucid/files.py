@@ -13,12 +13,17 @@ from pathlib import Path
 from typing import Any
 
 
-def replace_file(path: Path, write: Callable[[Path], Any]) -> None:
-    """`write` fills a file beside `path`, which then takes its place at once; what was there survives any failure."""
+def replace_file(path: Path, write: Callable[[Path], Any], aside: Path | None = None) -> None:
+    """`write` fills a file beside `path`, which then takes its place at once; what was there survives any failure.
+
+    aside: what was there is called that from then on.
+    """
     part = path.with_name(f"{path.name}.part")
     try:
         write(part)
         sync(part)
+        if aside is not None:
+            os.replace(path, aside)
         os.replace(part, path)
     finally:
         part.unlink(missing_ok=True)

@@ -514,8 +514,8 @@ def test_an_image_of_another_folder_is_not_taken_for_it(tmp_path):
 
 NONE = {
     "empty.json": (b"", "is empty; expected captions"),
-    "cut.json": (b'{"images": [{"filen', "is no JSON, or cut short"),
-    "deep.json": (b"[" * 100_000, "is no JSON, or cut short"),
+    "cut.json": (b'{"images": [{"filen', "is not JSON"),
+    "deep.json": (b"[" * 100_000, "more than 64 levels"),
     "other.json": (b'{"a": 1}', "holds no captions; expected .*Karpathy.*COCO"),
     "nothing.json": (b'{"images": []}', "holds no captions; expected"),
     "number.json": (b"7", "holds no captions; expected"),

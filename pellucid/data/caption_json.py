@@ -1,16 +1,17 @@
 """The three JSON files that captions come in: Karpathy's splits, COCO's annotations, BLIP's list."""
 
-import json
 from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
-from pellucid.data.caption_files import Annotation, Problems, read_text
+from pellucid.config import parse_json
+from pellucid.data.caption_files import MAX_TEXT, Annotation, Problems, read_text
 from pellucid.data.caption_pictures import quote
 from pellucid.data.images import one_line
 from pellucid.data.listings import SPLIT_NAMES
 
 KARPATHY = SPLIT_NAMES | {"restval": "train"}  # images of COCO's validation set that he trains with
+MOST_VALUES = 1 << 24  # Karpathy's COCO, with every word of its 616,767 captions for itself, has some 11 million
 CAPTION_KEYS = ("captions", "caption", "text")
 
 
@@ -18,9 +19,9 @@ def json_records(path: Path, split: str | None, problems: Problems) -> tuple[str
     """Which of the three a file is, and what it says; `split` is what its name says, if it does."""
     text = read_text(path)
     try:
-        content = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise ValueError(one_line(f"{path} is no JSON, or cut short: {error}")) from error
+        content = parse_json(text, path, most_bytes=MAX_TEXT, most_values=MOST_VALUES, allow_nan=True)
+    except ValueError as error:
+        raise ValueError(one_line(str(error))) from None
     try:
         if isinstance(content, dict) and isinstance(images := content.get("images"), list) and images:
             if isinstance(annotations := content.get("annotations"), list):

@@ -1,6 +1,5 @@
 """Captions in files of their own, with the image's name: in WebDataset shards, and in folders."""
 
-import json
 import os
 import re
 from collections import defaultdict
@@ -8,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from pellucid.config import parse_json
 from pellucid.data.caption_files import Annotation, Annotations, as_text, lines_of
 from pellucid.data.caption_json import object_captions
 from pellucid.data.caption_pictures import files_below
@@ -53,8 +53,8 @@ def _member_captions(sample: dict[str, Member]) -> list[object]:
     if "txt" in sample:
         return list(lines_of(content))
     try:
-        return object_captions(json.loads(content))
-    except (ValueError, RecursionError):
+        return object_captions(parse_json(content, text.name, allow_nan=True))
+    except ValueError:
         return [None]
 
 

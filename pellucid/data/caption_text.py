@@ -2,11 +2,11 @@
 
 import csv
 import io
-import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
 
+from pellucid.config import parse_json
 from pellucid.data.caption_files import EXPECTED, TWICE, UNSPLIT, Annotation, Annotations, Problems, lines_of, read_text
 from pellucid.data.caption_json import object_captions
 from pellucid.data.caption_pictures import quote
@@ -26,8 +26,8 @@ def jsonl_records(files: dict[str | None, Path], problems: Problems) -> Iterator
         below = "" if split is None else f"{file.parent.name}/"
         for line in lines:
             try:
-                entry = json.loads(line)
-            except (ValueError, RecursionError):
+                entry = parse_json(line, "the line", allow_nan=True)
+            except ValueError:
                 entry = None
             if isinstance(entry, dict) and isinstance(name := entry.get("file_name"), str):
                 image = name if name.startswith(("/", "\\")) else below + name

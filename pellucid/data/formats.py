@@ -2,7 +2,6 @@
 
 import gzip
 import io
-import json
 import math
 import os
 import pickle
@@ -16,6 +15,7 @@ import numpy as np
 from einops import rearrange
 from numpy.typing import NDArray
 
+from pellucid.config import read_json
 from pellucid.data.images import decode, one_line, reason
 
 Bytes = NDArray[np.uint8]
@@ -178,8 +178,8 @@ def _mosaic(path: Path) -> Bytes:
 
 
 def _json_labels(path: Path) -> Bytes:
-    with _one_sentence(path), path.open("rb") as file:
-        return _labels(json.loads(_bounded(file)), "labels")
+    with _one_sentence(path):
+        return _labels(read_json(path), "labels")
 
 
 def _labels(values: Any, key: str) -> Bytes:

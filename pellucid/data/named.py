@@ -16,6 +16,7 @@ import safetensors
 from platformdirs import user_cache_path
 from safetensors.numpy import save_file
 
+from pellucid.config import parse_json
 from pellucid.data import formats
 from pellucid.data.archives import atomic_path, download, unpack_archive
 from pellucid.data.formats import LabelledArrays, SplitArrays
@@ -146,7 +147,7 @@ def read_cache(path: Path, known: KnownSet) -> SplitArrays:
         raise ValueError(f"{path} is not there")
     try:
         with safetensors.safe_open(path, framework="numpy") as file:  # type: ignore[no-untyped-call]
-            digests = json.loads((file.metadata() or {}).get("sha256", "{}"))
+            digests = parse_json((file.metadata() or {}).get("sha256", "{}"), "the text of its digests")
             parts = {
                 split: (file.get_tensor(f"{split}_images"), file.get_tensor(f"{split}_labels"))
                 for split in ("train", "test")

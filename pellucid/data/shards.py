@@ -1,7 +1,6 @@
 """Images inside other files, with random access: WebDataset shards by offset, Hugging Face tables by row."""
 
 import glob
-import json
 import re
 import tarfile
 from collections.abc import Iterator
@@ -11,6 +10,7 @@ from typing import Any
 
 from torch import Tensor
 
+from pellucid.config import parse_json
 from pellucid.data.images import SUFFIXES, ImageHeader, Size, decode, one_line, probe, reason
 from pellucid.data.listings import SPLIT_NAMES, Entries, Listing, some
 from pellucid.extras import require
@@ -190,10 +190,10 @@ def _label(member: Member) -> int | str:
         raise ValueError(f"{member.name} is {member.length:,} bytes; a label has up to {MAX_LABEL:,}")
     content = member.content()
     try:
-        value = json.loads(content)
+        value = parse_json(content, member.name, allow_nan=True)
         if member.name.lower().endswith(".json"):
             value = value["label"]
-    except (ValueError, KeyError, TypeError, RecursionError):
+    except (ValueError, KeyError, TypeError):
         value = None
     if type(value) is int and 0 <= value < 1_000_000:
         return value

@@ -5,13 +5,14 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from jaxtyping import Int
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 from torch import Tensor
 
+from pellucid.config import parse_json, read_json
 from pellucid.files import write_text
 
 PAD, START, END, UNKNOWN, BACKWARD, MASK = range(6)  # the first numbers of every vocabulary
@@ -77,16 +78,20 @@ class CaptionTokenizer:
         path = Path(path)
         if not path.is_file():
             raise ValueError(f"{path} is not there; a captioner needs its tokenizer beside its weights")
+        data = read_json(path)
         try:
-            return cls.from_json(path.read_text(encoding="utf-8"))
+            return cls._from_data(data)
         except ValueError as error:
             raise ValueError(f"{path}: {error}") from None
 
     @classmethod
     def from_json(cls, text: str) -> "CaptionTokenizer":
+        return cls._from_data(parse_json(text, "the tokenizer"))
+
+    @classmethod
+    def _from_data(cls, data: Any) -> "CaptionTokenizer":
         try:
-            json.loads(text)  # the library's own complaints speak of Rust
-            return cls(Tokenizer.from_str(text))
+            return cls(Tokenizer.from_str(json.dumps(data)))
         except ValueError:
             raise
         except Exception as error:  # the library raises Exception itself

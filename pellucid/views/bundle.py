@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pellucid.config import from_json, to_json
+from pellucid.config import from_json, parse_json, to_json
 from pellucid.explain.trace import Layer, Map, Tokens, Trace
 from pellucid.files import sync_named
 
@@ -241,14 +241,11 @@ def _layer_header(layer: Layer, data: _Data) -> LayerHeader:
 
 
 def _header(text: bytes) -> TraceHeader:
+    data = parse_json(text, "the trace's header", most_bytes=MOST_HEADER)
     try:
-        return from_json(TraceHeader, json.loads(text.decode("utf-8"), parse_constant=_no_constant))
-    except (ValueError, OverflowError, RecursionError) as error:
-        raise ValueError(f"the trace's header can't be read: {str(error)[:300]}") from None
-
-
-def _no_constant(name: str) -> float:
-    raise ValueError(f"{name} is no number of JSON")
+        return from_json(TraceHeader, data)
+    except ValueError as error:
+        raise ValueError(f"the trace's header can't be read: {error}") from None
 
 
 def _arrays(header: TraceHeader, data: bytes) -> dict[str, Tensor]:
