@@ -68,7 +68,7 @@ def test_two_are_one(parallel, alone, tmp_path):
     folder, options = tmp_path / "run", [*OPTIONS, "--parallel", parallel]
     ended(together(folder, *options, hook="end after saving", hooked=10))
     saved = {path.name for path in (folder / "checkpoints").iterdir()}
-    assert saved == {"best.safetensors", "last.safetensors" if parallel == "ddp" else "last-10"}
+    assert saved == {"best.safetensors", "last.safetensors" if parallel == "ddp" else "last-10"}  # no other before it
     shutil.copytree(folder, tmp_path / "in_one")
     first, second = ended(together(folder))
     assert second == ""
@@ -76,7 +76,7 @@ def test_two_are_one(parallel, alone, tmp_path):
     trained(tmp_path / "in_one")
     for path in (folder, tmp_path / "in_one"):
         assert_alike(path, alone)
-        assert len(list((path / "checkpoints").iterdir())) == 2  # what was saved before is gone
+        assert len(list((path / "checkpoints").iterdir())) == 3  # the best, the last, and the one before
         best = tensors(path, "best")
         for name, value in tensors(alone, "best").items():
             torch.testing.assert_close(best[name], value, atol=1e-4, rtol=0)
@@ -91,7 +91,8 @@ def test_alone_first_then_spread(alone, tmp_path):
     assert code == 0, said
     assert (folder / "checkpoints" / "last.safetensors").exists()
     ended(together(folder))
-    assert sorted(path.name for path in (folder / "checkpoints").iterdir()) == ["best.safetensors", "last-20"]
+    names = sorted(path.name for path in (folder / "checkpoints").iterdir())
+    assert names == ["best.safetensors", "last-20", "last.safetensors"]
     assert_alike(folder, alone)
 
 

@@ -81,8 +81,8 @@ def test_killed_at_ten_random_moments_it_ends_the_same(whole, tmp_path):
         else:
             process.join()
             assert process.exitcode == -signal.SIGKILL
-        last = folder / "checkpoints" / "last.safetensors"
-        stood_at.append(read_facts(last)["step"] if last.exists() else 0)
+        states = RunFolder(folder).checkpoints.states()
+        stood_at.append(max((read_facts(state)["step"] for state in states), default=0))
     assert stood_at == sorted(stood_at)
     assert stood_at[-1] >= 34  # 36 steps are logged, and saved are all but the last two of them
     trained(folder, *OPTIONS)
@@ -113,8 +113,8 @@ def test_killed_in_the_middle_of_writing_it_ends_the_same(whole, tmp_path):
 def assert_nothing_else(folder: Path) -> None:
     """What killed processes left unfinished is gone, and others may read what is there."""
     files = sorted((folder / "checkpoints").iterdir())
-    assert [path.name for path in files] == ["best.safetensors", "last.safetensors"]
-    assert [oct(path.stat().st_mode & 0o777) for path in files] == ["0o644"] * 2
+    assert [path.name for path in files] == ["best.safetensors", "last.safetensors", "previous.safetensors"]
+    assert [oct(path.stat().st_mode & 0o777) for path in files] == ["0o644"] * 3
 
 
 def test_another_seed_is_another_run(whole, tmp_path):

@@ -3,7 +3,6 @@
 import io
 import json
 import logging
-import os
 import struct
 import threading
 import time
@@ -31,7 +30,7 @@ from pellucid.serve.app import create_app
 from pellucid.serve.guard import HEADERS, check_token
 from pellucid.serve.limits import Limits
 from pellucid.serve.problems import UNEXPECTED
-from pellucid.serve.runs import Log, Runs
+from pellucid.serve.runs import Runs
 from pellucid.serve.worker import Worker
 from pellucid.training.checkpoint import save_checkpoint
 from pellucid.views.bundle import from_bytes
@@ -266,6 +265,7 @@ def test_a_strange_run_breaks_nothing(client):
     assert found["curves"] == {"step": [1], "epoch": [0.5], "loss": [None], "accuracy": [None]}
     assert found["evaluations"] == [{"step": 2, "epoch": 1.0, "seconds": None, "figures": {"top1": None}}]
     assert found["config"] == {"recipe": ["no", "text"], "lr": None}
+    assert found["odd_lines"] == 6
 
 
 OUTSIDE = [
@@ -369,24 +369,6 @@ def test_a_checkpoint_with_an_average_and_a_damaged_one(models, tmp_path):
     expected.load_state_dict(average)
     (best,) = ReadyClassifier(expected).predict(file_of(), top=1)
     assert from_bytes(frame.content).answers[0][1] == pytest.approx(best.probability, abs=1e-5)
-
-
-def test_a_log_is_read_on_and_anew_when_it_is_cut(tmp_path):
-    path, log = tmp_path / "log.jsonl", Log()
-    line = '{{"step": {0}, "epoch": {0}, "loss": 1.5}}\n'.format
-    path.write_text(line(1) + line(2) + line(3)[:20])
-    log.read(path)
-    assert log.last == 2
-    path.write_text(line(1) + line(2) + line(3))
-    log.read(path)
-    assert [each["step"] for each in log.steps] == [1, 2, 3]
-    path.write_text(line(1))
-    log.read(path)
-    assert [each["step"] for each in log.steps] == [1]
-    (tmp_path / "new").write_text(line(7) * 3)
-    os.replace(tmp_path / "new", path)
-    log.read(path)
-    assert [each["step"] for each in log.steps] == [7, 7, 7]
 
 
 def test_long_curves_are_told_in_means(tmp_path):

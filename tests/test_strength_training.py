@@ -564,7 +564,7 @@ def test_the_newest_checkpoint_takes_the_place_of_the_others_and_one_process_wri
     (where.checkpoints.folder / ".tmp1").touch()
     (where.checkpoints.folder / "a.part").touch()
     (where.checkpoints.folder / "step-1.safetensors").touch()
-    second = SimpleNamespace(first=False, world=2, wait=lambda: waits.append("second"))
+    second = SimpleNamespace(first=False, world=2, wait=lambda: waits.append("second"), share=lambda text: text)
     writer = CheckpointWriter(where.checkpoints, second)
     assert writer.restore_last(one) is None
     writer.save_last(one.tensors(), Facts(7, 1.0))
@@ -577,7 +577,7 @@ def test_the_newest_checkpoint_takes_the_place_of_the_others_and_one_process_wri
         "a.part",
         "step-1.safetensors",
     }
-    first = SimpleNamespace(first=True, world=2, wait=lambda: waits.append("first"))
+    first = SimpleNamespace(first=True, world=2, wait=lambda: waits.append("first"), share=lambda text: text)
     writer = CheckpointWriter(where.checkpoints, first)
     writer.save_last(one.tensors(), Facts(7, 1.0))
     assert waits == ["second", "first"]

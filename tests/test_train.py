@@ -307,7 +307,11 @@ def test_what_a_folder_holds(run_folder):
         "curves.png",
         "tensorboard",
     }
-    assert {path.name for path in (folder / "checkpoints").iterdir()} == {"last.safetensors", "best.safetensors"}
+    assert {path.name for path in (folder / "checkpoints").iterdir()} == {
+        "last.safetensors",
+        "previous.safetensors",
+        "best.safetensors",
+    }
     config = RunFolder(folder).run()
     assert (config.recipe, config.batch, config.model.width, config.model.classes) == ("vit_digits", 16, 16, 10)
     environment = json.loads((folder / "environment.json").read_text())

@@ -4,11 +4,13 @@ They are forked from a server that has everything imported, so that one starts i
 the command itself: `pellucid train …` with its words, its output and its exit code.
 """
 
+import contextlib
 import errno
 import faulthandler
 import json
 import multiprocessing
 import os
+import random
 import shlex
 import signal
 import socket
@@ -66,7 +68,8 @@ class Started:
         if self.process.is_alive():
             self.send(signal.SIGUSR1)  # it says where it stands
             self.process.join(2)
-            self.process.kill()
+            for each in multiprocessing.active_children():  # others may wait for it
+                each.kill()
             raise AssertionError(f"still running after {timeout} s: {self.said.read_text()}")
         assert self.process.exitcode is not None
         return self.process.exitcode, self.said.read_text() if self.said.exists() else ""
@@ -91,9 +94,12 @@ def together(folder: Path, *options: str, count: int = 2, **how) -> list[Started
 
 
 def free_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return free.getsockname()[1]
+    """One that no connection is given by chance: those are from 32768 on."""
+    while True:
+        port = random.SystemRandom().randrange(10_000, 32_768)
+        with contextlib.suppress(OSError), socket.socket() as free:
+            free.bind(("127.0.0.1", port))
+            return port
 
 
 def tensors(folder: Path, which: str = "last") -> dict[str, torch.Tensor]:

@@ -12,6 +12,7 @@ from urllib.request import Request, urlopen
 
 from pellucid.data.sentences import one_line, reason
 from pellucid.data.tars import BROKEN, FILES, MAX_BYTES, Stream, open_archive, read_entries
+from pellucid.files import make_folder, sync, sync_named
 
 MAX_MEMBERS = 10_000
 DEEPEST = 16  # folders
@@ -46,12 +47,14 @@ def download(url: str, target: Path, md5: str, *, timeout: float = 5.0, max_byte
 @contextmanager
 def atomic_path(target: Path, suffix: str = ".tmp") -> Iterator[Path]:
     """A temporary path beside `target` that takes its name when the block ends well, and is removed when it doesn't."""
-    target.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(target.parent)
     folder = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
     try:
         temporary = folder / (target.name + suffix)
         yield temporary
+        sync_named(temporary)
         temporary.replace(target)
+        sync(target.parent)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 

@@ -13,6 +13,7 @@ from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_toke
 from torch import Tensor
 
 from pellucid.config import parse_json, read_json
+from pellucid.files import write_text
 
 PAD, START, END, UNKNOWN, BACKWARD, MASK = range(6)  # the first numbers of every vocabulary
 SPECIAL_NAMES = ("<pad>", "<start>", "<end>", "<unknown>", "<backward>", "<mask>")
@@ -100,7 +101,7 @@ class CaptionTokenizer:
         return self.tokenizer.to_str(pretty=True)
 
     def save(self, path: str | Path) -> None:
-        Path(path).write_text(self.to_json() + "\n", encoding="utf-8")
+        write_text(Path(path), self.to_json() + "\n")
 
     def __len__(self) -> int:
         return self.tokenizer.get_vocab_size()

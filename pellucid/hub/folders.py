@@ -10,6 +10,7 @@ from typing import Any
 from torch import Tensor
 
 from pellucid.config import brief, read_json
+from pellucid.files import make_folder, sync, sync_named
 from pellucid.hub.convert import read, write
 from pellucid.hub.describe import describe_config, interpret_config
 from pellucid.hub.names import Layout
@@ -88,14 +89,16 @@ def _save(folder: Path, weights: dict[str, Tensor], files: dict[str, dict[str, A
 
 def _into(out: Path, save: Callable[[Path], Any]) -> None:
     """Save beside `out` and rename, so that `out` is never half a model."""
-    out.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(out.parent)
     unfinished = out.with_name(f".{out.name}.{os.getpid()}")
     unfinished.mkdir()
     try:
         save(unfinished)
         if out.exists():
             out.rmdir()
+        sync_named(unfinished)
         unfinished.rename(out)
+        sync(out.parent)
     except BaseException:
         shutil.rmtree(unfinished, ignore_errors=True)
         raise

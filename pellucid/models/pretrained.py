@@ -15,6 +15,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from pellucid.config import MOST_SHOWN, brief, from_json, read_json, to_json
+from pellucid.files import make_folder, replace_file, write_text
 from pellucid.models.sizes import check_memory, outline
 
 Config = TypeVar("Config")
@@ -35,12 +36,17 @@ class Pretrained(ModelHubMixin, Generic[Config], library_name="pellucid"):
         if config_class is not None:
             cls.config_class = config_class
 
+    def save_pretrained(self, save_directory: str | Path, **options: Any) -> str | None:
+        """config.json and model.safetensors in a folder. options: for the Hub, as push_to_hub and repo_id."""
+        make_folder(Path(save_directory))
+        return super().save_pretrained(save_directory, **options)
+
     def _save_pretrained(self, save_directory: Path) -> None:
         assert isinstance(self, nn.Module)
         kind = {"model": type(self).__name__}
         text = json.dumps(kind | to_json(self.config), indent=2)
-        (save_directory / CONFIG).write_text(text + "\n", encoding="utf-8")
-        write_weights(save_directory / WEIGHTS, self.state_dict())
+        write_text(save_directory / CONFIG, text + "\n")
+        replace_file(save_directory / WEIGHTS, lambda part: write_weights(part, self.state_dict()))
 
     @classmethod
     def from_pretrained(

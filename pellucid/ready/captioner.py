@@ -54,7 +54,7 @@ class ReadyCaptioner(ReadyModel):
 
     def save(self, folder: str | Path) -> None:
         super().save(folder)
-        (Path(folder) / TOKENIZER).write_text(self.tokenizer.to_json() + "\n", encoding="utf-8")
+        self.tokenizer.save(Path(folder) / TOKENIZER)
 
     def caption(self, pictures: Pictures, beam: int = 5, n_best: int = 1, *, attention: bool = False) -> Any:
         """The n best captions of a picture, `[Caption, …]`, or for several a list of those.

@@ -5,6 +5,7 @@ goes on from, so that no step is told twice.
 """
 
 import json
+import logging
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -13,10 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from pellucid.config import from_json, read_json, to_json
+from pellucid.files import make_folder, sync_handle, write_bytes, write_json, write_text
 from pellucid.runs.checkpoints import Checkpoints
 from pellucid.runs.config import RUNS, CaptionerRun, ClassifierRun, Plan, Run
 from pellucid.runs.environment import describe_environment
-from pellucid.runs.files import write_json, write_text
+from pellucid.runs.log import Log, read_lines
 
 CONFIG, PLAN, LOG = "config.json", "plan.json", "log.jsonl"
 ENVIRONMENT, TOKENIZER = "environment.json", "tokenizer.json"
@@ -24,6 +26,8 @@ HELD_OUT = (
     "held_out.json"  # images by split that the run isn't trained on, where its source doesn't say: see data/division
 )
 SECOND_STAGE = "critical"  # folder of a run in a run, which goes on from the weights of the first
+
+log = logging.getLogger("pellucid")
 
 
 class RunFolder:
@@ -50,7 +54,7 @@ class RunFolder:
             raise ValueError(
                 f"{self.path} already holds a run; go on with it by --resume {self.path}, or choose another --out"
             )
-        self.checkpoints.folder.mkdir(parents=True, exist_ok=True)
+        make_folder(self.checkpoints.folder)
         write_json(self.environment_file, describe_environment())
         for name, text in (files or {}).items():
             write_text(self.path / name, text)
@@ -118,24 +122,32 @@ class RunFolder:
         with self.log_file.open("a", encoding="utf-8") as file:
             file.write(text)
             file.flush()
-            os.fsync(file.fileno())
+            sync_handle(file.fileno())
 
-    def lines(self) -> list[dict[str, Any]]:
-        """What was logged. A last line that a killed process left unfinished is not there."""
-        if not self.log_file.exists():
-            return []
-        lines = []
-        for line in self.log_file.read_text(encoding="utf-8", errors="replace").splitlines():
-            try:
-                lines.append(json.loads(line))
-            except json.JSONDecodeError:
-                continue
-        return lines
+    def read_log(self) -> Log:
+        """What was logged, without odd lines; a warning says how many those are."""
+        log = Log()
+        if self.log_file.is_file():
+            log.read(self.log_file)
+        self._warn_of_odd_lines(log.odd)
+        return log
 
     def cut_log(self, step: int) -> None:
-        """Forget what was logged after `step` steps: it will happen again."""
-        kept = [line for line in self.lines() if line["step"] <= step]
-        write_text(self.log_file, "".join(json.dumps(line) + "\n" for line in kept))
+        """Forget what was logged after `step` steps: it will happen again. Odd lines go too."""
+        kept, odd = [], 0
+        if self.log_file.is_file():
+            with self.log_file.open("rb") as stream:
+                for text, entry in read_lines(stream):
+                    odd += entry is None and not text.isspace()
+                    if entry is not None and entry.step <= step:
+                        kept.append(text)
+        self._warn_of_odd_lines(odd)
+        write_bytes(self.log_file, b"".join(kept))
+
+    def _warn_of_odd_lines(self, odd: int) -> None:
+        if odd:
+            lines = "a line that tells" if odd == 1 else f"{odd} lines that tell"
+            log.warning("%s has %s of no step and no evaluation; left out", self.log_file, lines)
 
 
 def _check_held_out(data: Any) -> dict[str, dict[str, int]]:

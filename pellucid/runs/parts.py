@@ -6,6 +6,7 @@ Their room takes a second to import: only those who need it wait. Nothing is unp
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,23 +15,39 @@ from safetensors import SafetensorError
 from torch import Tensor
 
 from pellucid.config import read_json
-from pellucid.runs.files import damaged
+from pellucid.runs.checksum import FIELD, Damaged, check_whole, sum_file
 
 FACTS = "facts.json"  # written last: without it the folder doesn't count
 
 
 def read_facts(folder: Path) -> dict[str, Any]:
-    """Where the run stood, and the parts with their sizes."""
-    facts = read_json(folder / FACTS, allow_nan=True)
-    if not isinstance(facts, dict) or not isinstance(facts.get("files", {}), dict):
-        raise damaged(folder / FACTS, "it names no files")
-    return facts
+    """Where the run stood, and the parts with their sizes and checksums."""
+    try:
+        facts = read_json(folder / FACTS, allow_nan=True)
+    except ValueError as error:
+        raise Damaged(folder / FACTS, error) from None
+    files, checksums = (facts.get(name, {}) if isinstance(facts, dict) else None for name in ("files", "checksums"))
+    if not isinstance(files, dict) or not isinstance(checksums, dict):
+        raise Damaged(folder / FACTS, "it names no files")
+    if wrong := [name for name in files.keys() | checksums.keys() if name == ".." or Path(name).name != name]:
+        raise Damaged(folder / FACTS, f"it names a file elsewhere, {min(wrong)[:80]!r}")
+    return {name: value for name, value in facts.items() if name != FIELD}
+
+
+def check_parts(folder: Path) -> None:
+    """Damaged if the facts or a part aren't what was written."""
+    check_whole(folder / FACTS)
+    facts = read_facts(folder)
+    check_sizes(folder, facts.get("files", {}))
+    for name, checksum in facts.get("checksums", {}).items():
+        if name not in facts.get("files", {}) or sum_file(folder / name) != checksum:
+            raise Damaged(folder, f"the checksum of {name} is not that of what it holds")
 
 
 def read_tensors(folder: Path, prefix: str) -> dict[str, Tensor]:
     """The tensors whose names begin with the prefix, without it, put together from all parts."""
     check_sizes(folder, read_facts(folder).get("files", {}))
-    with translate_failures(lambda error: damaged(folder, error)):
+    with translate_failures(partial(Damaged, folder)):
         reader, saved = open_parts(folder)
         tensors = {
             name: torch.empty(tensor.size, dtype=tensor.properties.dtype)
@@ -44,7 +61,7 @@ def read_tensors(folder: Path, prefix: str) -> dict[str, Tensor]:
 def read_shapes(folder: Path, prefix: str) -> dict[str, torch.Size]:
     """The shapes of the tensors whose names begin with the prefix, without it."""
     check_sizes(folder, read_facts(folder).get("files", {}))
-    with translate_failures(lambda error: damaged(folder, error)):
+    with translate_failures(lambda error: Damaged(folder, error)):
         saved = open_parts(folder)[1]
     return {name.removeprefix(prefix): each.size for name, each in saved.items() if name.startswith(prefix)}
 
@@ -70,7 +87,7 @@ def check_sizes(folder: Path, files: Mapping[str, int]) -> None:
     """Every part is there as it was written: PyTorch's reader takes no notice of one that isn't."""
     for name, size in files.items():
         if not (folder / name).is_file() or (folder / name).stat().st_size != size:
-            raise damaged(folder, f"{name} is missing or was cut")
+            raise Damaged(folder, f"{name} is missing or was cut")
 
 
 @contextmanager

@@ -9,19 +9,16 @@ import math
 import threading
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from pellucid.config import finite
 from pellucid.runs import Checkpoint, RunFolder
 from pellucid.runs.folder import SECOND_STAGE, kind_of_run
+from pellucid.runs.log import Log, Step, whole_number
 
 LARGEST = 1 << 20  # bytes of a run's JSON files
 LIVE = 30.0  # seconds: a run that has logged nothing for longer is not running, as far as can be told from outside
-ALWAYS = ("step", "epoch")
 
 
 class Runs:
@@ -48,7 +45,7 @@ class Runs:
     def summary(self, name: str, path: Path) -> dict[str, Any]:
         folder, log = RunFolder(path), self.log(path)
         config = self._json(folder.config_file)
-        plan = _whole(self._json(folder.plan_file).get("steps"))
+        plan = whole_number(self._json(folder.plan_file).get("steps"))
         evaluated = log.evaluations[-1] if log.evaluations else None
         fresh = time.time() - self._changed(path) < LIVE
         return {
@@ -58,7 +55,7 @@ class Runs:
             "step": log.last,
             "steps": plan,
             "running": bool(fresh and log.last and (plan is None or log.last < plan)),
-            "figures": evaluated["figures"] if evaluated else {},
+            "figures": evaluated.figures if evaluated else {},
         }
 
     def detail(self, name: str, path: Path, after: int, points: int) -> dict[str, Any]:
@@ -67,9 +64,10 @@ class Runs:
         return self.summary(name, path) | {
             "config": self._json(folder.config_file),
             "environment": self._json(folder.environment_file),
-            "curves": thin_out([line for line in log.steps if line["step"] > after], points),
+            "curves": thin_out([line for line in log.steps if line.step > after], points),
             "checkpoints": [{"name": each.path.stem, "step": each.step} for each in self.checkpoints(path)],
-            "evaluations": [line for line in log.evaluations if line["step"] > after],
+            "evaluations": [line._asdict() for line in log.evaluations if line.step > after],
+            "odd_lines": log.odd,
         }
 
     def checkpoints(self, path: Path) -> list[Checkpoint]:
@@ -84,7 +82,7 @@ class Runs:
             return None
         return weights.stat().st_mtime_ns if weights is not None and self._is_inside(weights) else None
 
-    def log(self, path: Path) -> "Log":
+    def log(self, path: Path) -> Log:
         """The run's log, read on from where it was read to."""
         with self.lock:
             log = self.logs.setdefault(path, Log())
@@ -118,85 +116,27 @@ class Runs:
         return data if isinstance(data, dict) else {}
 
 
-@dataclass(eq=False)
-class Log:
-    """What a run has logged, without what isn't whole or makes no sense."""
-
-    steps: list[dict[str, Any]] = field(default_factory=list)
-    evaluations: list[dict[str, Any]] = field(default_factory=list)
-    file: tuple[int, int] | None = None  # which one it is, for a run that goes on replaces it
-    place: int = 0  # bytes read
-
-    @property
-    def last(self) -> int:
-        """The last step that is told of."""
-        return max((rows[-1]["step"] for rows in (self.steps, self.evaluations) if rows), default=0)
-
-    def read(self, path: Path) -> None:
-        """What has come since; everything, if the file is another one now or was cut."""
-        with path.open("rb") as stream:
-            status = path.stat()
-            if (status.st_dev, status.st_ino) != self.file or status.st_size < self.place:
-                self.steps, self.evaluations, self.place = [], [], 0
-                self.file = (status.st_dev, status.st_ino)
-            stream.seek(self.place)
-            text = stream.read()
-        whole = text[: text.rfind(b"\n") + 1]
-        self.place += len(whole)
-        for line in whole.splitlines():
-            self._add(line)
-
-    def _add(self, text: bytes) -> None:
-        try:
-            line = json.loads(text)
-        except (ValueError, RecursionError):
-            return
-        if not isinstance(line, dict) or _whole(line.get("step")) is None or _number(line.get("epoch")) is None:
-            return
-        if "evaluation" not in line:
-            self.steps.append(line)
-        elif isinstance(line["evaluation"], dict):
-            figures = {name: _number(value) for name, value in line["evaluation"].items()}
-            seconds = _number(line.get("seconds"))
-            self.evaluations.append({name: line[name] for name in ALWAYS} | {"seconds": seconds, "figures": figures})
-
-
-def thin_out(lines: list[dict[str, Any]], points: int) -> dict[str, list[float | None]]:
+def thin_out(steps: list[Step], points: int) -> dict[str, list[float | None]]:
     """Logged steps as columns. More than `points` of them become means of equal spans, told at the span's last step.
 
-    >>> thin_out([{"step": i, "epoch": i / 2, "loss": 6.0 - i} for i in range(1, 5)], points=2)
+    >>> thin_out([Step(i, i / 2, {"loss": 6.0 - i}) for i in range(1, 5)], points=2)
     {'step': [2, 4], 'epoch': [1.0, 2.0], 'loss': [4.5, 2.5]}
     """
-    names = list(dict.fromkeys(name for line in lines[:1] + lines[-1:] for name in line))
-    span = max(1, math.ceil(len(lines) / points))
-    columns: dict[str, list[float | None]] = {}
-    for name in [*ALWAYS, *(name for name in names if name not in ALWAYS)]:
-        values = [_number(line.get(name)) for line in lines]
-        columns[name] = [_summarise(name, part) for part in _parts(values, span)]
+    span = max(1, math.ceil(len(steps) / points))
+    last = [part[-1] for part in _parts(steps, span)]
+    columns: dict[str, list[float | None]] = {
+        "step": [each.step for each in last],
+        "epoch": [each.epoch for each in last],
+    }
+    for name in dict.fromkeys(name for each in steps[:1] + steps[-1:] for name in each.figures):
+        columns[name] = [_mean(part) for part in _parts([each.figures.get(name) for each in steps], span)]
     return columns
 
 
-def _parts(values: list[float | None], span: int) -> Iterator[list[float | None]]:
+def _parts(values: list[Any], span: int) -> Iterator[list[Any]]:
     return (values[start : start + span] for start in range(0, len(values), span))
 
 
-def _summarise(name: str, part: list[float | None]) -> float | None:
-    if len(part) == 1 or name in ALWAYS:
-        return part[-1]
-    known = [value for value in part if value is not None]
-    return float(np.mean(known)) if known else None
-
-
-def _number(value: Any) -> float | None:
-    """A finite number, or none: JSON has no other."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return None
-    try:
-        return value if math.isfinite(value) else None
-    except OverflowError:  # an integer beyond every float
-        return None
-
-
-def _whole(value: Any) -> int | None:
-    number = _number(value)
-    return int(number) if number is not None and number == int(number) and 0 <= number < 1 << 53 else None
+def _mean(values: list[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return math.fsum(value / len(known) for value in known) if known else None  # finite, as each of them is

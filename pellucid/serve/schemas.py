@@ -136,6 +136,7 @@ class Detail(Summary):
     curves: Annotated[dict[str, list[float | None]], Field(description="Columns: step, epoch, loss, and what else.")]
     checkpoints: Annotated[list[CheckpointEntry], Field(description="Whose weights are kept, the earliest first.")]
     evaluations: list[Evaluation]
+    odd_lines: Annotated[int, Field(description="Of the log, which tell of no step and no evaluation.")]
 
 
 class Parameter(BaseModel):

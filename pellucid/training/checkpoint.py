@@ -5,10 +5,12 @@ order, augmentation and dropout are functions of (seed, step): there is no rando
 """
 
 import json
+import logging
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +19,14 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
 from pellucid.config import to_json
+from pellucid.files import replace_file, sync_named, write_text
 from pellucid.models.pretrained import write_weights
 from pellucid.runs import parts
-from pellucid.runs.checkpoints import Checkpoints, Facts, read_state_facts
-from pellucid.runs.files import damaged, replace_file, write_json
+from pellucid.runs.checkpoints import Checkpoints, Facts, read_state_facts, step_of
+from pellucid.runs.checksum import EMPTY, FIELD, Damaged, sum_file, write_checksum
 from pellucid.training.distributed import Processes, is_spread, spread_like, whole
+
+log = logging.getLogger("pellucid")
 
 
 class State:
@@ -63,7 +68,7 @@ class State:
 
 
 class CheckpointWriter:
-    """Keeps the last state of a run, the weights of its best evaluation, and those that are to stay for good.
+    """Keeps the last two states of a run, the weights of its best evaluation, and those that are to stay for good.
 
     last.safetensors is written by one process. Where the model is spread over many (FSDP2), each writes its part of a
     folder last-STEP, through PyTorch's distributed checkpoints. Any number of processes can read either.
@@ -71,17 +76,23 @@ class CheckpointWriter:
 
     def __init__(self, checkpoints: Checkpoints, processes: Processes):
         self.checkpoints, self.processes = checkpoints, processes
+        self.newest: Path | None = None  # what was last written or read: known to be whole
 
     def save_last(self, tensors: dict[str, Tensor], facts: Facts) -> None:
-        newest = self.checkpoints.last
+        """The state, on the disk when this returns. The one that was known to be whole stays beside it."""
+        newest, before = self.checkpoints.last, self.newest
         if any(is_spread(tensor) for tensor in tensors.values()):
             newest = self.checkpoints.last_in_parts(facts.step)
             save_parts(newest, tensors, facts, self.processes)
-        elif self.processes.first:
-            save_checkpoint(newest, tensors, to_json(facts))
+        else:
+            aside = self.checkpoints.previous if before == newest else None
+            if self.processes.first:
+                save_checkpoint(newest, tensors, to_json(facts), aside)
+            before = aside or before
         if self.processes.first:
-            for path in self.checkpoints.outdated(newest):
-                shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
+            for path in self.checkpoints.outdated(newest, before):
+                remove_state(path)
+        self.newest = newest
         self.processes.wait()
 
     def save_best(self, weights: dict[str, Tensor], facts: dict[str, Any]) -> None:
@@ -96,20 +107,50 @@ class CheckpointWriter:
             save_checkpoint(path, gathered, facts)
 
     def restore_last(self, state: State) -> Facts | None:
-        """Put the newest state in place and return its facts; None if there is none yet."""
-        newest = self.checkpoints.newest()
-        if newest is None:
+        """Put the newest whole state in place and return its facts; None if there is none yet."""
+        self.newest = self._choose_state()
+        if self.newest is None:
             return None
-        return restore_parts(newest, state, self.processes) if newest.is_dir() else restore(newest, state)
+        return (
+            restore_parts(self.newest, state, self.processes) if self.newest.is_dir() else restore(self.newest, state)
+        )
+
+    def _choose_state(self) -> Path | None:
+        """The first process looks, all go on from the same one. What is damaged is told of."""
+        name, problem = "", ""
+        if self.processes.first:
+            try:
+                path, problems = self.checkpoints.newest_whole()
+                name = path.name if path else ""
+                for each in problems:
+                    log.warning("%s; going on from %s, after step %s", each, name, step_of(path) if path else 0)
+            except ValueError as error:
+                problem = str(error)
+        name, problem = json.loads(self.processes.share(json.dumps([name, problem])))
+        if problem:
+            raise ValueError(problem)
+        return self.checkpoints.folder / name if name else None
+
+
+def remove_state(path: Path) -> None:
+    """Of a folder first what makes it count."""
+    (path / parts.FACTS if path.is_dir() else path).unlink(missing_ok=True)
+    if path.is_dir():
+        shutil.rmtree(path)
 
 
 # One file, by one process
 
 
-def save_checkpoint(path: Path, tensors: dict[str, Tensor], facts: dict[str, Any]) -> None:
-    """facts: what isn't a tensor (step, best score, …), as JSON in the file's header."""
+def save_checkpoint(path: Path, tensors: dict[str, Tensor], facts: dict[str, Any], aside: Path | None = None) -> None:
+    """facts: what isn't a tensor (step, best score, …), as JSON in the file's header. aside: for what was there."""
+
+    def write(part: Path) -> None:
+        write_weights(part, tensors, {"facts": json.dumps(facts), FIELD: EMPTY})
+        write_checksum(part)
+
     try:
-        replace_file(path, lambda part: write_weights(part, tensors, {"facts": json.dumps(facts)}))
+        replace_file(path, write, aside)
     except SafetensorError as error:  # safetensors says so when the disk is full
         raise OSError(f"the checkpoint could not be written ({error})") from None
 
@@ -125,7 +166,7 @@ def restore(path: Path, state: State) -> Facts:
             for name in names:
                 own[name].copy_(spread_like(file.get_tensor(name), own[name]))
     except SafetensorError as error:
-        raise damaged(path, error) from None
+        raise Damaged(path, error) from None
     return read_state_facts(path)
 
 
@@ -141,16 +182,24 @@ def save_parts(path: Path, tensors: dict[str, Tensor], facts: Facts, processes: 
     processes.wait()
     with parts.translate_failures(lambda error: OSError(f"the checkpoint could not be written ({error})")):
         save_together(tensors, storage_writer=HuggingFaceStorageWriter(str(path), save_distributed=True))
+    files = sorted(path.iterdir())
+    mine = files[processes.rank :: processes.world]
+    checksums = processes.gather({part.name: sum_file(part) for part in mine})
     if processes.first:
-        files = {part.name: part.stat().st_size for part in path.iterdir()}
-        write_json(path / parts.FACTS, to_json(replace(facts, files=files)))
+        sync_named(path)
+        sizes = {part.name: part.stat().st_size for part in files}
+        facts = replace(facts, files=sizes, checksums={name: each for some in checksums for name, each in some.items()})
+        replace_file(path / parts.FACTS, partial(write_facts, facts=facts))
+
+
+def write_facts(path: Path, facts: Facts) -> None:
+    write_text(path, json.dumps(to_json(facts) | {FIELD: EMPTY}, indent=2) + "\n")
+    write_checksum(path)
 
 
 def restore_parts(path: Path, state: State, processes: Processes) -> Facts:
-    facts = read_state_facts(path)
-    parts.check_sizes(path, facts.files)
-    with parts.translate_failures(lambda error: damaged(path, error)):
+    with parts.translate_failures(partial(Damaged, path)):
         reader, saved = parts.open_parts(path)
         state.check({name: tensor.size for name, tensor in saved.items()}, path)
         parts.fill_tensors(state.tensors(), reader, alone=processes.world == 1)
-    return facts
+    return read_state_facts(path)

@@ -1,6 +1,7 @@
 """Many processes through PyTorch's own engine: torchrun starts them, DDP or FSDP2 joins their gradients."""
 
 import os
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -9,6 +10,9 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+
+HELD = 5.0  # seconds after which a thread has let go of a tensor, or somebody else has it
+SETTLING = 0.05  # seconds for what `add_up` doesn't wait for: the tensors of PyTorch's own exchanges (FSDP2)
 
 
 @dataclass(frozen=True)
@@ -26,17 +30,13 @@ class Processes:
         """The mean of x over all processes."""
         if self.world == 1:
             return x
-        x = x.clone()
-        dist.all_reduce(x)
-        return x / self.world
+        return add_up(x.clone()) / self.world
 
     def agree(self, flag: bool, device: torch.device) -> bool:
         """True if any process says so: a signal may reach only one of them."""
         if self.world == 1:
             return flag
-        flags = torch.tensor(float(flag), device=device)
-        dist.all_reduce(flags)
-        return bool(flags > 0)
+        return bool(add_up(torch.tensor(float(flag), device=device)) > 0)
 
     def share(self, text: str) -> str:
         """What the first process says, in all of them."""
@@ -46,9 +46,32 @@ class Processes:
         dist.broadcast_object_list(texts)
         return texts[0]
 
+    def gather(self, value: Any) -> list[Any]:
+        """What each process says, the first one's first."""
+        if self.world == 1:
+            return [value]
+        values: list[Any] = [None] * self.world
+        dist.all_gather_object(values, value)
+        return values
+
     def wait(self) -> None:
         if self.world > 1:
             dist.barrier()
+
+
+def add_up(x: Tensor) -> Tensor:
+    """Becomes the sum over all processes.
+
+    A thread of gloo's holds x a moment longer than this takes, and needs Python's lock to let go of it. Were the group
+    of processes dissolved just then, PyTorch would hold the lock and wait for that thread, for ever (seen in PyTorch
+    2.13, once in 200 ends of a run on a busy machine): so it is waited for here.
+    """
+    dist.all_reduce(x)
+    if x.device.type == "cpu":
+        end = time.monotonic() + HELD
+        while x._use_count() > 1 and time.monotonic() < end:  # pyright: ignore[reportAttributeAccessIssue]
+            time.sleep(0)
+    return x
 
 
 @contextmanager
@@ -64,6 +87,8 @@ def joined(device: torch.device) -> Iterator[Processes]:
     try:
         yield Processes(dist.get_rank(), dist.get_world_size())
     finally:
+        if device.type != "cuda":
+            time.sleep(SETTLING)
         dist.destroy_process_group()
 
 

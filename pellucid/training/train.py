@@ -139,13 +139,13 @@ class Trainer:
         if resolved.second_stage is None:
             return self._make_ready(first, task)
         second = caption.SelfCritical(resolved.second_stage, splits, tokenizer, self.device, self.processes)
-        if folder is None:
+        inner = None if folder is None else folder.second_stage
+        if folder is None or inner is None:
             second.model.load_state_dict(task.model.state_dict())
-        else:
+        elif not any(inner.checkpoints.states()):  # else it goes on from its own
             checkpoint = folder.checkpoints.weights()
             assert checkpoint is not None, "the first stage has just ended"
             fill_module(second.model, checkpoint)
-        inner = None if folder is None else folder.second_stage
         begins = inner is not None and not inner.config_file.exists()
         self.processes.wait()
         last = self._fit(second, resolved.second_stage, inner, begins=begins, files=files)

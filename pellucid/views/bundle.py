@@ -17,6 +17,7 @@ from torch import Tensor
 
 from pellucid.config import from_json, parse_json, to_json
 from pellucid.explain.trace import Layer, Map, Tokens, Trace
+from pellucid.files import sync_named
 
 MAGIC = b"PELLUCID"
 VERSION = 1
@@ -103,6 +104,7 @@ def save_trace(trace: Trace, path: Path | str) -> None:
     if path.suffix != SUFFIX:
         raise ValueError(f"a trace's file ends in {SUFFIX}; got {str(path)!r}")
     path.write_bytes(to_bytes(trace))
+    sync_named(path)
 
 
 def load_trace(path: Path | str) -> Trace:

@@ -3,11 +3,13 @@
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from pellucid.runs import Duration, RunFolder
+from pellucid.runs.log import Evaluation, Step
 from pellucid.views.figures import check_path, save_figure
 from pellucid.views.training import LINES, History, Point, curves_figure
+
+LARGEST = 1e100  # of a figure: axes with more overflow
 
 
 def save_curves(paths: Sequence[Path], out: Path, epochs: Sequence[int] = ()) -> list[History]:
@@ -38,20 +40,19 @@ def choose_runs(runs: list[History], count: int) -> tuple[str, list[History]]:
 def read_history(path: Path, name: str) -> History:
     """What a run's log tells, in the order of its steps; of a step that was logged twice, what was logged last."""
     folder = RunFolder(path)
-    steps, evaluations = {}, {}
-    for line in folder.lines():
-        figures = line.get("evaluation")
-        if figures is None:
-            steps[line["step"]] = Point(line["epoch"], _number(line, "loss"), _number(line, "accuracy"))
-        elif figures:
-            right = _number(figures, "top1" if "top1" in figures else "accuracy")
-            evaluations[line["step"]] = Point(line["epoch"], _number(figures, "loss"), right)
+    log = folder.read_log()
+    steps = {each.step: _point(each, "accuracy") for each in log.steps}
+    held_out = {
+        each.step: _point(each, "top1" if "top1" in each.figures else "accuracy")
+        for each in log.evaluations
+        if each.figures
+    }
     if not steps:
         raise ValueError(f"{path} has no steps in {folder.log_file.name}; expected the folder of a run that has begun")
-    points, held_out = (tuple(by_step[step] for step in sorted(by_step)) for by_step in (steps, evaluations))
+    points, evaluations = (tuple(by_step[step] for step in sorted(by_step)) for by_step in (steps, held_out))
     last = max(steps)
     step = steps[last].epoch / last
-    return History(name, points, held_out, max(_planned_epochs(folder, step), points[-1].epoch), step)
+    return History(name, points, evaluations, max(_planned_epochs(folder, step), points[-1].epoch), step)
 
 
 def name_runs(paths: Sequence[Path]) -> list[str]:
@@ -77,5 +78,7 @@ def _planned_epochs(folder: RunFolder, step: float) -> float:
     return {"epochs": duration.amount, "steps": duration.amount * step, "minutes": 0.0}[duration.unit]
 
 
-def _number(figures: dict[str, Any], name: str) -> float:
-    return float(figures.get(name, math.nan))
+def _point(entry: Step | Evaluation, accuracy: str) -> Point:
+    loss, right = (entry.figures.get(name) for name in ("loss", accuracy))
+    fine = (math.nan if figure is None or abs(figure) > LARGEST else float(figure) for figure in (loss, right))
+    return Point(entry.epoch, *fine)

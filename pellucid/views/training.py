@@ -68,7 +68,11 @@ class History:
         last = max(epochs, default=0)
         if len(epochs) > 1 and self.step * len(epochs[last]) < 0.5:
             del epochs[last]
-        return tuple(Point(*np.mean(epochs[epoch], axis=0).tolist()) for epoch in sorted(epochs))
+        return tuple(Point(*map(_mean, zip(*epochs[epoch], strict=True))) for epoch in sorted(epochs))
+
+
+def _mean(values: Sequence[float]) -> float:
+    return math.fsum(values) / len(values)
 
 
 def curves_figure(panels: Sequence[tuple[str, Sequence[History]]]) -> Figure:
@@ -203,7 +207,7 @@ def _draw(ax: Axes, run: History, what: str, colour: str, marked: bool) -> None:
 def _time(losses: Axes, accuracies: Axes, runs: Sequence[History]) -> None:
     last = max((point.epoch for run in runs for point in run.steps + run.held_out), default=1.0)
     for ax in (losses, accuracies):
-        ax.set_xlim(0, max(last, round(last)))  # the last evaluation may be a step short of the epoch
+        ax.set_xlim(0, max(last, round(last)) or 1.0)  # the last evaluation may be a step short of the epoch
         ax.set_xlabel("epoch")
         ax.xaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 5, 10], integer=last >= 2))
         ax.grid(color="#e5e5e5", linewidth=0.6)

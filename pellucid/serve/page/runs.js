@@ -111,7 +111,7 @@ async function follow() {
   }
   for (const [column, values] of Object.entries(news.curves)) (data.curves[column] ??= []).push(...values);
   data.evaluations.push(...news.evaluations);
-  Object.assign(data, { step: news.step, steps: news.steps, running: news.running, figures: news.figures });
+  Object.assign(data, { step: news.step, steps: news.steps, running: news.running, figures: news.figures, odd_lines: news.odd_lines });
   draw();
 }
 
@@ -119,7 +119,7 @@ function draw() {
   const { data, bar, state, plots, table, charts } = shown;
   bar.max = data.steps || 1;
   bar.value = Math.min(data.step, bar.max);
-  state.replaceChildren(data.recipe ? `Recipe ${data.recipe}, ` : "", ...brief({ ...data, figures: {} }), ".");
+  state.replaceChildren(data.recipe ? `Recipe ${data.recipe}, ` : "", ...brief({ ...data, figures: {} }), ".", odd(data.odd_lines));
   for (const [name, series] of plotted(data)) {
     if (!charts.has(name)) {
       const share = SHARES.includes(name);
@@ -131,6 +131,8 @@ function draw() {
   }
   table.replaceChildren(evaluations(data.evaluations));
 }
+
+const odd = (lines) => (lines ? ` Left out of its log: ${lines === 1 ? "an odd line" : `${lines} odd lines`}.` : "");
 
 /** Which curves are drawn, by title: what was logged at each step, and on held-out images. */
 function plotted(data) {
