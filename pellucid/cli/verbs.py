@@ -305,6 +305,12 @@ class ServeOptions:
     """Port to listen on; 0 for any that is free."""
     token: str | None = None
     """What others must know to get in; or set PELLUCID_TOKEN, which the list of processes doesn't show."""
+    names: tuple[str, ...] = ()
+    """Names that it may be called by besides its own, such as that of a reverse proxy."""
+    proxies: tuple[str, ...] = ()
+    """Addresses or networks of reverse proxies, which are believed when they say whom they speak for."""
+    log: Path | None = None
+    """File to tell every request in, a line of JSON each; it and the older ones beside it keep below 16 MB."""
     device: str = "auto"
     """cpu, cuda, or auto."""
 
