@@ -4,7 +4,7 @@ import os
 import time
 from typing import BinaryIO
 
-MAX_READS = 1 << 22
+MAX_READS = 1 << 20  # of a picture: two for each run of a compressed BMP, three for each marker of a JPEG
 READ_OVER = 4  # how many times its own bytes a file may be read
 
 
@@ -21,28 +21,31 @@ class Metered:
         self.file, self.start = file, file.tell()
         rest = file.seek(0, os.SEEK_END) - self.start
         file.seek(self.start)
+        self.place = 0
         self.size = rest if size is None else min(size, rest)
         self.bytes_left, self.reads_left = READ_OVER * self.size + (1 << 16), reads
         self.until = time.thread_time() + seconds
 
     def read(self, size: int | None = -1, /) -> bytes:
-        rest = max(self.size - self.tell(), 0)
+        rest = max(self.size - self.place, 0)
         return self._metered(self.file.read(rest if size is None or size < 0 else min(size, rest)))
 
     def readline(self) -> bytes:
-        return self._metered(self.file.readline(max(self.size - self.tell(), 0)))
+        return self._metered(self.file.readline(max(self.size - self.place, 0)))
 
     def seek(self, offset: int, whence: int = os.SEEK_SET, /) -> int:
-        base = {os.SEEK_SET: 0, os.SEEK_CUR: self.tell(), os.SEEK_END: self.size}[whence]
-        return self.file.seek(self.start + max(base + offset, 0)) - self.start
+        base = {os.SEEK_SET: 0, os.SEEK_CUR: self.place, os.SEEK_END: self.size}[whence]
+        self.place = self.file.seek(self.start + max(base + offset, 0)) - self.start
+        return self.place
 
     def tell(self) -> int:
-        return self.file.tell() - self.start
+        return self.place
 
     def close(self) -> None:
         """The file belongs to whoever opened it."""
 
     def _metered(self, data: bytes) -> bytes:
+        self.place += len(data)
         self.bytes_left -= len(data)
         self.reads_left -= 1
         if self.bytes_left < 0 or self.reads_left < 0 or time.thread_time() > self.until:

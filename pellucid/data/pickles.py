@@ -7,7 +7,7 @@ from typing import Any, BinaryIO, ClassVar
 from pellucid.data.metered import Metered
 
 MAX_SECONDS = 30.0  # of the processor
-MAX_READS = 1 << 21  # two or three for each object: half a million of them, as CIFAR-100's names and labels are
+MAX_READS = 3 << 19  # two or three for each object: half a million of them, as CIFAR-100's names and labels are
 
 
 class Shell:

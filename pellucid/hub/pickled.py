@@ -149,7 +149,7 @@ def _read_older(file: BinaryIO, storages: Storages) -> tuple[Any, Fill]:
     if machine.get("little_endian") is not (sys.byteorder == "little"):
         raise ValueError(f"its numbers are not {sys.byteorder}-endian, as this machine's are")
     content, keys = unpickle(file, ALLOWED, storages.named), unpickle(file, frozenset())
-    rest = Metered(file, seconds=MAX_SECONDS)
+    rest = Metered(file, seconds=MAX_SECONDS, reads=2 * len(keys) + 1)
     for key in keys:
         storage = storages.by_key[key]
         if struct.unpack("<q", rest.read(8)) != (storage.length,):
