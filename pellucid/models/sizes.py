@@ -21,7 +21,8 @@ MOST_HEADS = 1 << 10
 MOST_CLASSES = 1 << 20  # and words of a vocabulary
 MOST_CHANNELS = 1 << 10
 MOST_SIDE = 1 << 14  # pixels of an image, as a model sees it, or of a patch
-MOST_TOKENS = 1 << 16  # of an image or a sentence
+MOST_TOKENS = 1 << 16  # of an image
+MOST_LENGTH = 1 << 8  # tokens of a sentence: a model may go on that long, step by step
 TRAINED = 2  # numbers for each weight, at least: itself and its gradient
 
 
