@@ -92,6 +92,7 @@ ORDINARY = (
         ("see www.a.com/bc.", ["see", "www.a.com/bc"]),
         ("two\u2028lines\nin one", ["two", "lines", "in", "one"]),
         ("vitamin C.", ["vitamin", "c."]),
+        ("PIC\u3000broccoli.comdr. 😀x.com", ["pic", "broccoli.com", "dr.", "😀x.com"]),
     ],
 )
 def test_words_that_look_odd_are_as_the_official_tokenizer_has_them(caption, words):

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from string import ascii_letters, digits
 from typing import NamedTuple
 
-from pellucid.evaluation.ptb_characters import SEPARATOR, kinds_of
+from pellucid.evaluation.ptb_characters import kinds_of
 
 DROPPED = frozenset(
     ("", "''", "'", "``", "`", "-LRB-", "-RRB-", "-LCB-", "-RCB-", ".", "?", "!", ",", ":", "-", "--", "...", ";")
@@ -179,7 +179,7 @@ RULES = (
 )
 BY_FIRST = {first: [(rule.pattern.match, rule.spell) for rule in RULES if first in rule.first] for first in "a0."}
 FIRST = dict.fromkeys("ж" + ascii_letters, "a") | dict.fromkeys("٣" + digits, "0")
-BLANKS = re.compile(f"[ \t\xa0\u3000{SEPARATOR}]*")
+BLANKS = re.compile("[ \t]*")
 COMMON = re.compile(
     "(?!(?i:cannot|gonna|wanna|gotta|lemme|gimme))[A-Za-z]+(?=[,!?]?[ \n])"
 )  # no rule reads it otherwise
@@ -216,7 +216,7 @@ def _read(caption: str, kinds: str, place: int) -> tuple[int, str]:
     for match, its_spelling in BY_FIRST[FIRST.get(kinds[place], ".")]:
         if (matched := match(kinds, place)) and matched.end() > furthest:
             furthest, chosen, spell = matched.end(), matched, its_spelling
-    if chosen is None:
+    if chosen is None:  # another blank, or a separator
         return place + 1, ""
     end = chosen.end(1)
     return end, spell(caption[place:end], kinds[place:end])
