@@ -24,7 +24,7 @@ vt wash wis wisc wyo etc et al eg ie vs cf ca fig figs art sec ch pp p vol appro
 cm mm kg gal sq tel ext alex wm jos cie rt mfg mtg pty pte bldg tsp tbsp pkg qt pt doz elec invt natl seq treas u.s
 u.k d.c p.m a.m e.g i.e ph.d b.a m.d l.a n.y r.i.p j.r.r u.s.a a b c i x""".split()
 AFTER_ABBREVIATIONS = ". . . . ..  's. .'s .- ./ .) .: .! .\" ., .; .?".split(" ") + [". ,"]
-SHORTENED = "s m d ll re ve t clock n em all am cause tis twas ye 60s n' mon er o ll've d've".split()
+SHORTENED = "s m d ll re ve t clock n em all am cause tis twas til till ye 60s n' mon er o ll've d've".split()
 APOSTROPHES = ["'"] * 8 + ["’"] * 3 + ["‘", "`", "´", "&apos;", "\x92"]
 LETTERS = "éèüöäñçßøåœæÉÜÑÇłžšİıσςжЖяИעאبمक猫犬の한あア"
 SIGNS = "½¼¾⅓²³¹₂™®©°×÷±µ•·§¶†€£¥¢¤№…–—―−‐‑“”„‘’‚«»‹›¿¡♥★☺→✓😀👍🏽🇫🇷\xa0\u3000\u2009\u200b\u200d\ufeff\xad\u0301\ufe0f"

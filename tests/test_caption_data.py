@@ -450,7 +450,7 @@ UNCLEAR = {
     ),
     "image,caption,caption": ("{},a,b", "several columns that could be the caption, 'caption', 'caption'; rename"),
     "image,file,caption": (
-        "{},{},a",
+        "{0},{0},a",
         "several columns that could name the image, 'image', 'file'; rename the right one",
     ),
     "file_name,file name,caption": ("{0},{0},a", "rename the right one 'file_name' and the others otherwise"),

@@ -92,6 +92,7 @@ ORDINARY = (
         ("see www.a.com/bc.", ["see", "www.a.com/bc"]),
         ("two\u2028lines\nin one", ["two", "lines", "in", "one"]),
         ("vitamin C.", ["vitamin", "c."]),
+        ("'till 'em, 'cause 'he", ["'till", "'em", "'cause", "he"]),
         ("PIC\u3000broccoli.comdr. 😀x.com", ["pic", "broccoli.com", "dr.", "😀x.com"]),
     ],
 )

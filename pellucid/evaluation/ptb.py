@@ -136,7 +136,7 @@ RULES = (
     _rule("a", f"([lLdDjJ]{QUOTE}|(?i:dunkin|somethin|ol){QUOTE}|[dD]{QUOTE}[yY][eE]|[cC]'(?i:mon)|[oO]{EITHER}[oO])"),
     _rule("a", rf"([yY]{QUOTE})[A-Za-zж]"),  # y'|all
     _rule("a", r"([cCfF]#|[cC]\+\+)"),
-    _rule(".", f"({QUOTE}(?:[nN]{QUOTE}?|(?i:em|cause)|[2-9]0[sS]))"),  # 'n', '60s
+    _rule(".", f"({QUOTE}(?:[nN]{QUOTE}?|(?i:em|cause|till?)|[2-9]0[sS]))"),  # 'n', '60s
     _rule(".", "('[tT])(?i:is|was)"),
     _rule("a", f"([nN]{EITHER}[tT])", _short),
     _rule(".", f"({REDUCED})[^A-Za-z]", _short),
