@@ -106,17 +106,23 @@ class EvaluateOptions:
 class PredictOptions:
     """What a model sees in pictures of yours.
 
-    Example: pellucid predict vit-cifar10 photo.jpg --top 3
+    Example: pellucid predict vit-cifar10 photos --top 3 --out answers.csv
     """
 
     model: Positional[str]
     """A run's folder, a saved folder, or the name of a shipped model."""
-    images: Positional[tuple[Path, ...]]
-    """Pictures: PNG, JPEG, WebP, GIF, BMP, TIFF, PPM or AVIF."""
+    images: Positional[tuple[str, ...]]
+    """Pictures (PNG, JPEG, WebP, GIF, BMP, TIFF, PPM or AVIF), folders of them, or patterns such as 'photos/*.jpg'."""
     top: int = 5
     """How many classes to name."""
     json: bool = False
     """Print a JSON list."""
+    out: Path | None = None
+    """Write the answers into this file, a picture a line (.csv, .jsonl); pictures that it has already are left out."""
+    batch: int = 32
+    """Pictures at a time."""
+    device: str = "auto"
+    """cpu, cuda, or auto."""
 
 
 @dataclass(frozen=True)
@@ -221,6 +227,10 @@ class ConvertOptions:
     """Whose names to write."""
     heads: int | None = None
     """Number of heads, where the file doesn't say."""
+    mean: tuple[float, ...] | None = None
+    """What was subtracted from its training images, in 0…1: one number, or one for each channel."""
+    std: tuple[float, ...] | None = None
+    """What they were divided by after that, likewise."""
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,8 @@ BROKEN_TEXT = re.compile("[\ufffd\ud800-\udfff]")  # where bytes were no UTF-8, 
 
 EXPECTED = (
     "expected Karpathy's dataset_*.json, COCO's captions_*.json, a list of {image, caption}, lines of "
-    "image#0<tab>caption or of image,caption, metadata.jsonl, WebDataset shards, or images with a .txt beside each"
+    "image#0<tab>caption, a table with the columns file_name and caption, metadata.jsonl, WebDataset shards, or images "
+    "with a .txt beside each"
 )
 
 MISSING = "images that are not there"

@@ -50,6 +50,7 @@ class PictureFiles:
     def __init__(self, folder: Path, images: Path | None = None) -> None:
         self.roots = [Path(os.path.abspath(each)) for each in (folder, images) if each is not None]
         self.by_name: dict[str, list[tuple[tuple[str, ...], Path | Member]]] = defaultdict(list)
+        self.by_stem: dict[str, list[tuple[tuple[str, ...], Path | Member]]] = defaultdict(list)
         self.folders: set[tuple[str, ...]] = set()
         if images is not None and not images.exists():
             raise ValueError(one_line(f"the images {str(images)!r} are not there; give a folder or a .tar"))
@@ -68,7 +69,7 @@ class PictureFiles:
     def find(self, name: str, hint: str = "") -> Path | Member | None:
         """The file that a name means; None if there is none. A sentence if it lies outside, or if it could be two."""
         parts = self._inside(name)
-        there = self.by_name.get(parts[-1], []) if parts else []
+        there = self.by_name.get(parts[-1]) or self.by_stem.get(parts[-1], []) if parts else []  # tables of ids
         exact = [file for each, file in there if each == parts]
         if exact:
             return exact[0]
@@ -113,6 +114,8 @@ class PictureFiles:
 
     def _add(self, parts: tuple[str, ...], file: Path | Member) -> None:
         self.by_name[parts[-1]].append((parts, file))
+        stem = parts[-1].rpartition(".")[0]
+        self.by_stem[stem].append(((*parts[:-1], stem), file))
         self.folders.add(parts[:-1])
 
 

@@ -36,7 +36,8 @@ class PictureReader:
         """As a model's config (image, channels, mean, std) wants its pictures."""
         if config.mean is None or config.std is None:
             raise ValueError(
-                "the model doesn't say how its images were normalised; put mean and std into its config.json"
+                "the model doesn't say how its images were normalised; say it by pellucid convert MODEL OUT --mean M M "
+                "M --std S S S, or put mean and std into its config.json"
             )
         return cls(config.image, config.channels, Normalise(config.mean, config.std), fit)
 

@@ -45,10 +45,15 @@ def _huggingface(data: dict[str, Any], preprocessor: dict[str, Any]) -> dict[str
         "norm_eps": _get(data, "layer_norm_eps", float),
         "activation": _activation(data, "hidden_act"),
         "labels": _labels(_get(data, "id2label", dict)),
-        "mean": _get(preprocessor, "image_mean", list),
-        "std": _get(preprocessor, "image_std", list),
     }
-    return _given(known)
+    return _given(known) | interpret_preprocessor(preprocessor)
+
+
+def interpret_preprocessor(preprocessor: dict[str, Any]) -> dict[str, Any]:
+    """What Hugging Face's preprocessor_config.json says of how images were normalised."""
+    if preprocessor.get("do_normalize") is False:
+        return {}
+    return _given({"mean": _get(preprocessor, "image_mean", list), "std": _get(preprocessor, "image_std", list)})
 
 
 def _timm(data: dict[str, Any]) -> dict[str, Any]:
