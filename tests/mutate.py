@@ -61,7 +61,7 @@ def run(mutants: list[Mutant], options: argparse.Namespace, history: History) ->
     for name in HEAVY:
         importlib.import_module(name)
     with tempfile.TemporaryDirectory() as folder:
-        bench = Bench(Path(folder), options.out.with_name("mutants.traces.json"), options.longest)
+        bench = Bench(Path(folder), options.out.with_name("mutants.traces.json"), options.longest, options.without)
         for i, mutant in enumerate(mutants):
             facts = bench.judge(mutant, fresh=options.again)
             history.setdefault(mutant.id, []).append(facts)
@@ -129,6 +129,7 @@ def main() -> None:
     parser.add_argument("--unlike", type=Path, nargs="+", default=[], help="no mutant that was judged in these files")
     parser.add_argument("--only", help="the mutants of one file")
     parser.add_argument("--again", action="store_true", help="those that survived and are not explained, from scratch")
+    parser.add_argument("--without", nargs="+", default=[], help="test files that aren't asked, as resume")
     parser.add_argument("--longest", type=float, default=60, help="seconds of tests for one mutant")
     parser.add_argument("--report", action="store_true", help="keep what came of it in results/, and run nothing")
     options = parser.parse_args()

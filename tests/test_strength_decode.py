@@ -343,3 +343,19 @@ def test_a_caption_has_no_maps_unless_it_is_given_some(speaker):
     assert "attention" not in repr(best)
     with pytest.raises(ValueError, match="zip"):
         replace(best, words=best.words[:2]).to_json()
+
+
+@pytest.mark.parametrize("decode", [greedy, sample, beam_search])
+def test_after_the_end_the_end_is_repeated_and_costs_nothing(decode):
+    how = HOW | ({"count": 6, "temperature": 3.0} if decode is sample else {})
+    how |= {"beams": 6, "keep": 6} if decode is beam_search else {}
+    found = decode(talker(seed=2), contexts(20), **how)
+    place = torch.arange(found.tokens.shape[-1])
+    beyond = place >= found.lengths[..., None]
+    assert beyond.any()
+    assert (found.tokens[beyond] == END).all()
+    assert not found.log_probs[beyond].any()
+    last = found.tokens.gather(-1, found.lengths[..., None] - 1)[..., 0]
+    assert ((last == END) | (found.lengths == 7)).all()
+    assert not (found.tokens[~beyond & (place < found.lengths[..., None] - 1)] == END).any()
+    assert_close(found.scores, found.log_probs.sum(-1) / found.lengths)
