@@ -26,7 +26,13 @@ def test_what_is_not_asked_for_is_five_beams_the_best_of_them_and_one_draw():
     same(beam_search(model, context, **HOW), beam_search(model, context, **HOW, beams=5, keep=1, length_penalty=1.0))
     with pytest.raises(ValueError, match="keep is 6; expected 1 to 5, the number of beams"):
         beam_search(model, context, **HOW, keep=6)
-    assert sample(model, context, **HOW).tokens.shape[:2] == (4, 1)
+    drawn = [
+        sample(model, context, **HOW, **how, generator=torch.Generator().manual_seed(1))
+        for how in ({}, {"count": 1, "temperature": 1.0, "top_k": None, "top_p": None, "forbidden": ()})
+    ]
+    assert drawn[0].tokens.shape[:2] == (4, 1)
+    same(*drawn)
+    same(greedy(model, context, **HOW), greedy(model, context, **HOW, forbidden=()))
 
 
 def test_what_is_drawn_comes_from_the_generator_that_is_given():
@@ -359,3 +365,12 @@ def test_after_the_end_the_end_is_repeated_and_costs_nothing(decode):
     assert ((last == END) | (found.lengths == 7)).all()
     assert not (found.tokens[~beyond & (place < found.lengths[..., None] - 1)] == END).any()
     assert_close(found.scores, found.log_probs.sum(-1) / found.lengths)
+
+
+def test_the_likeliest_are_as_few_as_their_probabilities_take_to_sum_up():
+    """A half and two quarters: the half alone is a half, and all are needed for more than three quarters."""
+    logits = torch.tensor([0.25, 0.5, 0.25]).log().expand(1, 8, -1)
+    draws = torch.arange(8.0)[None] / 8
+    for top_p, said in ((0.5, {1}), (0.75, 2), (0.751, 3), (1.0, 3)):
+        drawn = set(draw_tokens(logits, draws, None, top_p)[0].tolist())
+        assert drawn == said if isinstance(said, set) else len(drawn) == said

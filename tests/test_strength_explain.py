@@ -137,6 +137,7 @@ def test_in_one_step_everything_is_taken_away_or_put_back():
     found = measure_curves(probabilities, pixels, pixels * 0, torch.rand(1, 2, 4), targets, (2, 2), steps=1)
     assert found.deletion.tolist() == [[[1.0, 0.0], [1.0, 0.0]]]
     assert found.insertion.tolist() == [[[0.0, 1.0], [0.0, 1.0]]]
+    assert measure_curves(probabilities, pixels, pixels * 0, torch.rand(1, 2, 4), targets, (2, 2), steps=4)
     for steps in (0, 5):
         with pytest.raises(ValueError, match=f"steps is {steps}; expected 1…4, the number of patches"):
             measure_curves(probabilities, pixels, pixels * 0, torch.rand(1, 2, 4), targets, (2, 2), steps=steps)
@@ -440,6 +441,7 @@ def test_words_are_given_maps_from_their_own_draws_and_the_last_layer():
         look.map("magic", 0)
     longest = " ".join(["a"] * 16)
     assert len(explain_caption(model, tokenizer, image, "raw", caption=longest)) == 16
+    assert len(explain_caption(model, tokenizer, image, "raw", caption="birds")) == 1
     for wrong in ("", longest + " a"):
         with pytest.raises(ValueError, match="expected 1…16"):
             explain_caption(model, tokenizer, image, "raw", caption=wrong)

@@ -387,6 +387,7 @@ def test_masks_at_their_bounds():
     assert masks.padding(torch.tensor([2, 1])).shape == (2, 1, 1, 2)
     assert masks.padding(torch.zeros(0, dtype=torch.long), 3).shape == (0, 1, 1, 3)
     assert torch.equal(masks.window(4, radius=0), torch.eye(4, dtype=torch.bool))
+    assert torch.equal(masks.prefix(2, 3, length=0), masks.causal(2, 3))
     assert masks.prefix(2, 5, length=4).tolist() == [[True] * 4 + [False], [True] * 5]
 
 
@@ -681,6 +682,9 @@ def test_the_formula_mixes_values_in_full_precision_whatever_is_around_it():
     assert torch.equal(attend(*half, impl="reference"), expected)
     with torch.autocast("cpu", torch.bfloat16):
         assert torch.equal(attend(q, k, v, impl="reference"), expected)
+        for impl in ("reference", "fused"):  # what is in float64 stays there
+            q64, k64, v64 = qkv()
+            assert_close(attend(q64, k64, v64, impl=impl), truth(q64, k64, v64)[0], rtol=0, atol=1e-12)
 
 
 def test_kernels_elsewhere_get_masks_widths_and_heads_as_they_want_them():

@@ -19,6 +19,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from rich.console import Console
+from safetensors import safe_open
 from test_caption_training import made, padded, random_rows, tiny
 from test_train import CPU, Heard, Lines, Splits, by_hand, plain, random_splits, step_line
 from test_train import tiny as small
@@ -500,8 +501,6 @@ def test_only_a_better_score_is_the_best(tmp_path):
     where.create(run)
     result = Engine(Scored(run), run, CPU, folder=where).fit()
     assert result.best == 0.75
-    from safetensors import safe_open
-
     with safe_open(where.checkpoints.best, "pt") as file:
         assert json.loads(file.metadata()["facts"]) == {"step": 3, "right": 0.75}
 
@@ -1126,7 +1125,7 @@ def test_freed_memory_is_kept_before_the_first_step_on_a_cpu(monkeypatch):
 
 def test_what_is_compiled_is_warmed_up_with_the_batch_it_begins_with_and_undone(monkeypatch):
     monkeypatch.setattr(torch, "compile", lambda function: function)
-    now, asked = [0.0], []
+    now, asked = [9.0], []
 
     class Slow(Lines):
         def batches(self, start, end):
@@ -1407,18 +1406,41 @@ def test_graphs_are_for_cuda_and_are_left_out_on_a_cpu():
     assert one.graph is None
 
 
-def test_metrics_and_averages_are_as_many_as_there_are_names():
-    class Careless(Lines):
-        count = 0
+def test_losses_are_told_once_half_a_second_is_over(monkeypatch):
+    """Not when it is just full: by a clock that moves a quarter of a second with each step."""
+    now, told = [7.0], []
 
+    class Slow(Lines):
         def loss(self, *batch):
-            self.count += 1
-            loss, metrics = super().loss(*batch)
-            return loss, metrics if self.count == 1 else {}
+            now[0] += 0.25
+            return super().loss(*batch)
 
-    run = plain(duration="2 steps", accumulate=2)
-    with pytest.raises((ValueError, RuntimeError)):
-        Engine(Careless(run), run, CPU).fit()
+    class Counting(Heard):
+        def logged(self, lines):
+            told.append([line["step"] for line in lines])
+
+    monkeypatch.setattr("time.perf_counter", lambda: now[0])
+    run = plain(duration="7 steps", checkpoint_every="0 steps")
+    Engine(Slow(run), run, CPU, observer=Counting()).fit()
+    assert told == [[1, 2, 3], [4, 5, 6], [7], [7]]  # the last is the evaluation
+
+
+def test_the_first_of_two_as_good_is_the_best(tmp_path):
+    class Scored(Lines):
+        scores = iter([0.5, 0.5, 0.25])
+
+        def evaluate(self, model):
+            return {"right": next(self.scores)}
+
+    run = plain(duration="3 steps", evaluate_every="1 steps")
+    where = RunFolder(tmp_path / "run")
+    where.create(run)
+    Engine(Scored(run), run, CPU, folder=where).fit()
+    with safe_open(where.checkpoints.best, "pt") as file:
+        assert json.loads(file.metadata()["facts"]) == {"step": 1, "right": 0.5}
+
+
+def test_as_many_weights_are_copied_as_there_are():
     with pytest.raises(ValueError, match="zip"):
         engine._copy([torch.zeros(1)], [torch.zeros(1), torch.zeros(1)])
 
