@@ -633,7 +633,10 @@ def test_what_is_handed_back_may_be_the_same_for_every_picture_and_head():
     p = attention_weights(q, k)
     for impl in ("blocks", "fused"):
         assert_close(ops.apply_transposed(q, k, x, impl=impl), p.mT @ x)
+        assert_close(ops.apply_transposed(q, k, x[0, 0], impl=impl), p.mT @ x)  # two axes are enough
     assert ops.apply_transposed(q[:, :, :0], k, x[:, :, :0]).shape == (2, 4, 7, 3)
+    values = torch.randn(7, 3, dtype=torch.float64)
+    assert_close(ops.apply(q, k, values), p @ values)
     assert_close(ops.apply(q, k, torch.ones(1, 1, 7, 2)), torch.ones(2, 4, 5, 2, dtype=torch.float64))
     record = self_attention()
     assert_close(ops.rollout([record, record], 1, impl="fused"), ops.rollout([record, record], 1), rtol=0, atol=1e-12)
