@@ -45,6 +45,9 @@ class Seen(Mapping[str, Record]):
             known = ", ".join(map(repr, self._records)) or "nothing yet"
             raise KeyError(f"no attention {name!r} was seen; seen: {known}") from None
 
+    def __contains__(self, name: object) -> bool:  # Mapping's would have the sentence above written to find out
+        return name in self._records
+
     def __iter__(self) -> Iterator[str]:
         return iter(self._records)
 
@@ -121,13 +124,12 @@ def watch(
         and the records are of that. Inside the block `seen[name].replace(…)` changes the next forward. A name that
         no attention has is an error.
     """
-    names, kinds = {}, set()
-    for name, module in model.named_modules():
-        _refuse_compiled(name, module)
-        names[id(module)] = name
+    names, aliases, kinds = {}, {}, set()
+    for name, module in model.named_modules(remove_duplicate=False):
+        aliases[name] = names.setdefault(id(module), name)
         kinds.add(type(module))
+        _refuse_compiled(name, module)
     seen = Seen(model)
-    aliases = {name: names[id(module)] for name, module in model.named_modules(remove_duplicate=False)}
     steering = Steering(change, aliases)
     recorder = Recorder(seen, names, gradients, copy, steering)
     ours = _all_ours(kinds)
