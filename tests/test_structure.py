@@ -157,6 +157,29 @@ def test_which_token_stands_where_in_which_window(size, shift):
     assert [(t.kind, len(t)) for t in seen.towers] == [("windows", 2)]
 
 
+def test_windows_after_a_merging_are_a_tower_of_their_own(transformers):
+    """Of 10×10 tokens in windows of 4 × 4, then of 5×5: each padded, and rolled in every other layer."""
+    config = transformers.SwinConfig(
+        image_size=40, patch_size=4, embed_dim=8, depths=[2, 2], num_heads=[2, 2], window_size=4
+    )
+    model = transformers.SwinModel(config).eval()
+    with torch.no_grad(), watch(model) as seen:
+        model(torch.randn(2, 3, 40, 40))
+    assert [(t.kind, len(t)) for t in seen.towers] == [("windows", 2), ("windows", 2)]
+    for name, n in zip(seen, (10, 10, 5, 5), strict=True):
+        places = seen[name].reading.places
+        assert sorted(places[places >= 0].tolist()) == list(range(n * n))  # each token once
+
+
+def test_unshifted_windows_of_two_sizes_are_two_towers(transformers):
+    config = transformers.SwinConfig(
+        image_size=32, patch_size=4, embed_dim=8, depths=[1, 1], num_heads=[2, 2], window_size=2
+    )
+    with torch.no_grad(), watch(model := transformers.SwinModel(config).eval()) as seen:
+        model(torch.randn(1, 3, 32, 32))
+    assert [len(t) for t in seen.towers] == [1, 1]
+
+
 def test_channels_are_told_from_tokens():
     class Channels(nn.Module):
         def forward(self, x):
