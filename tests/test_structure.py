@@ -289,6 +289,41 @@ def test_beams_are_followed_to_where_they_came_from(transformers):
             assert min((row - other).abs().max() for other in mine) < 1e-5
 
 
+def test_hypotheses_that_ended_earlier_are_stitched_by_their_beams(transformers):
+    model, ids = causal_model(transformers, "sdpa"), torch.randint(3, 50, (2, 4))
+    options = {"max_new_tokens": 8, "num_beams": 4, "num_return_sequences": 3, "do_sample": False, "pad_token_id": 0}
+    options |= {
+        "length_penalty": 0.0,
+        "eos_token_id": list(range(3, 13)),
+        "return_dict_in_generate": True,
+        "output_scores": True,
+    }
+    with torch.no_grad(), watch(model, copy=True) as seen:
+        said = model.generate(ids, **options)
+    lengths = (said.beam_indices >= 0).sum(-1)
+    assert lengths.min() < lengths.max()  # some ended earlier
+    whole = seen.stitch(said.beam_indices)
+    with torch.no_grad():
+        for i, sentence in enumerate(said.sequences):
+            n = 4 + int(lengths[i]) - 1  # the last word is read by nobody
+            with watch(model) as once:
+                model(sentence[None, :n])
+            for name, record in whole.items():
+                assert_close(record.weights()[i, :, :n, :n], once[name].weights()[0], rtol=0, atol=1e-5)
+                assert record.weights()[i, :, n:].sum() == 0
+    assert all(record.check() < 1e-5 for record in whole.values())
+    strange, longest = said.beam_indices.clone(), int(lengths.argmax())
+    strange[longest, lengths.max() - 1] = (strange[longest, lengths.max() - 1] + 4) % 8  # a beam of the other prompt
+    for beams, sentence in (
+        (strange, "would read keys that it never wrote"),
+        (said.beam_indices + 8, "in row .*; the batch has 8"),
+        (said.beam_indices.repeat(1, 9).clamp(min=0), "steps; the model made"),
+        (said.beam_indices[0], r"expected \(sentences, steps\)"),
+    ):
+        with pytest.raises(ValueError, match=sentence):
+            seen.stitch(beams)
+
+
 def test_a_window_that_slides_is_stitched(transformers):
     config = transformers.MistralConfig(**TEXT, num_key_value_heads=1, sliding_window=4, attn_implementation="eager")
     model, ids = transformers.MistralForCausalLM(config).eval(), torch.randint(3, 50, (1, 6))

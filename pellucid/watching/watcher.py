@@ -11,7 +11,7 @@ import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 
-from torch import nn
+from torch import Tensor, nn
 
 from pellucid.layers.attention import MultiHeadAttention
 from pellucid.ops.attention import observed_by
@@ -76,12 +76,16 @@ class Seen(Mapping[str, Record]):
         """Which attention reads what which other one wrote, found by following the data."""
         return list_edges(self)
 
-    def stitch(self) -> dict[str, Record]:
-        """The steps of a generation as one record for each module, over the whole sentence, the prompt first."""
+    def stitch(self, beams: Tensor | None = None) -> dict[str, Record]:
+        """The steps of a generation as one record for each module, over the whole sentence, the prompt first.
+
+        beams: with beam search the last step's beams are stitched, unless `generate(…, return_dict_in_generate=True,
+            output_scores=True).beam_indices` says which rows became the sentences that it returned.
+        """
         steps: dict[str, list[Record]] = {}
         for name, record in self.items():
             steps.setdefault(name.partition("#")[0], []).append(record)
-        return {name: stitch(records) for name, records in steps.items()}
+        return {name: stitch(records, beams) for name, records in steps.items()}
 
     def table(self, *, columns: bool = False) -> ShapeTable:
         """Every intermediate of every attention: name, equation, axes and shape."""
