@@ -217,12 +217,14 @@ def test_a_replacement_that_would_replace_nothing_is_an_error():
                 seen[""].replace(**change)
         seen[""].replace(off=[1])
         seen[""].replace()  # taken back
-    with (
-        pytest.raises(ValueError, match=r"seen\[''\].replace\(…\) changed nothing: no forward ran after it"),
-        watch(model) as seen,
-    ):
-        model(x)
-        seen[""].replace(off=[1])
+
+    def replace_last():
+        with watch(model) as seen:
+            model(x)
+            seen[""].replace(off=[1])
+
+    with pytest.raises(ValueError, match=r"seen\[''\].replace\(…\) changed nothing: no forward ran after it"):
+        replace_last()
 
 
 def test_what_ran_in_the_fast_path_is_replaced_outside_it():

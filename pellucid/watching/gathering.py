@@ -38,8 +38,10 @@ class Followed:
     """The model's own, as they meet the values."""
     rounded: Callable[[], tuple[float, rules.Rule]] | None
     """β and a rule that rounds after each step as the model does, unless a part of its scores was written into."""
+    low: bool
+    """Whether scores were put so far down that what becomes of them may hang on how they are rounded."""
     odd: list[int]
-    """Some of the queries whose keys all lie far below: what becomes of them hangs on how scores are rounded."""
+    """Some of the queries all of whose keys lie that low."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,14 +90,15 @@ def gather(trail: Trail, end: Product, side: int, out: Tensor, module: nn.Module
         return x.to(dtype).expand(size_of(order.batch), size_of(heads), -1, -1)
 
     q_held, k_held = held(to_q(q), product.dtype), held(to_k(k), product.dtype, shared.heads)
-    rounded, odd = None, []
+    rounded, low, odd = None, True, []
 
     def bring(last: Axis, x_axes: Axes, x: Tensor) -> Tensor:
         return order.bring([order.rows, last], x_axes, x)
 
     if trail.rewritten is None:
         statement = state(trail, bring)
-        (beta, mask), rounded, odd = statement.plain(), statement.rounded, statement.list_odd()
+        (beta, mask), rounded = statement.plain(), statement.rounded
+        low, odd = statement.low is not None, statement.list_odd()
     else:
         beta, mask = state_rest(trail, bring, q_held, k_held)
 
@@ -125,6 +128,7 @@ def gather(trail: Trail, end: Product, side: int, out: Tensor, module: nn.Module
         dims=dims,
         weights=own.expand(size_of(order.batch), size_of(order.heads), -1, -1),
         rounded=None if rounded is None else lambda: (scale, rounded()),
+        low=low,
         odd=odd,
     )
 

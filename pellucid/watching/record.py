@@ -14,6 +14,7 @@ from pellucid.ops.exact import share_heads, weight_blocks
 from pellucid.ops.rules import Fill, Rule
 from pellucid.ops.summaries import Selection, TopK, Transposed
 from pellucid.watching.streams import Reading
+from pellucid.watching.trails import version
 
 RecordPart = Literal["q", "k", "v", "output"]
 RECORD_PARTS: tuple[RecordPart, ...] = ("q", "k", "v", "output")
@@ -60,7 +61,7 @@ class Record:
     reading: Reading | None = None
     """Which tokens are its queries and its keys, where that could be followed."""
     steer: Callable[[str, int, Mapping[str, Any]], None] | None = None
-    versions: dict[str, tuple[int, ...]] = field(init=False)
+    versions: dict[str, Any] = field(init=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "versions", self._versions())
@@ -203,10 +204,12 @@ class Record:
         self._check_unwritten(("q", "k", "mask"))
         return {"mask": self.mask, "beta": self.beta, "causal": self.causal}
 
-    def _versions(self) -> dict[str, tuple[int, ...]]:
+    def _versions(self) -> dict[str, Any]:
         mask = self.mask.tensors() if isinstance(self.mask, Rule) else [] if self.mask is None else [self.mask]
-        parts = {"q": [self.q], "k": [self.k], "v": [self.v], "output": [self.output], "mask": mask}
-        return {part: tuple(x._version for x in held if not x.is_inference()) for part, held in parts.items()}
+        versions: dict[str, Any] = {"mask": [version(x) for x in mask]}
+        for part in RECORD_PARTS:
+            versions[part] = version(getattr(self, part))
+        return versions
 
     def _check_finite(self, part: str, tensor: Tensor) -> None:
         bad = ~tensor.isfinite()

@@ -3,7 +3,7 @@
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from types import FrameType
 from typing import Any, Protocol
@@ -34,6 +34,14 @@ class Keeper(Protocol):
     def __contains__(self, name: object, /) -> bool: ...
 
 
+@dataclass(eq=False)
+class Stack:
+    """A list of our own blocks: the tokens that go through it, and the attentions that have run in it, one bit each."""
+
+    tokens: frozenset[Atom]
+    sources: int
+
+
 class Recorder:
     """Makes records of the calls that come from the watched model, in whichever thread."""
 
@@ -48,7 +56,7 @@ class Recorder:
         self.followers: list[Follower] = []
         self.missed: list[Missed] = []
         self.sources: list[str] = []  # inputs and attentions, for the streams
-        self.stacks: dict[str, Atom] = {}  # of our own modules, one for each list that they stand in
+        self.stacks: dict[str, Stack] = {}  # of our own modules, one for each list that they stand in
         self.local = threading.local()  # the streams of this thread
         self.starter = threading.local()  # the module that started this thread, as its owner
         self._lock = threading.RLock()
@@ -128,7 +136,7 @@ class Recorder:
             name = f"{name}.self_attn".lstrip(".")
         origin = origin or (call.q, call.k, call.output, _dims(call))
         changed = None
-        if (change := self.steering.find(name, self._free(name))) is not None:
+        if self.steering and (change := self.steering.find(name, self._free(name))) is not None:
             shape, call = call.output.shape, change.apply(_bring_to_four(call))
             call = replace(call, output=run(call))
             changed = call.output.reshape(shape) if live is None else call.output
@@ -165,17 +173,22 @@ class Recorder:
         while stack and not place.isdigit():
             stack, _, place = stack.rpartition(".")
         stack = stack if place.isdigit() else name
+        if stack not in self.stacks:
+            before = sum(1 << i for i, other in enumerate(self.sources) if _is_in(other, stack))
+            self.stacks[stack] = Stack(frozenset([Atom(1)]), before)
+        number, inside = len(self.sources), self.stacks[stack].sources
+        for path, other in self.stacks.items():
+            if _is_in(name, path):
+                other.sources |= 1 << number
         self.sources.append(name)
-        inside, outside = 0, 0
-        for i, other in enumerate(self.sources[:-1]):
-            if other.startswith(stack):
-                inside |= 1 << i
-            else:
-                outside |= 1 << i
         crosses = tokens is not None and tokens.crossing
-        key = frozenset([self.stacks.setdefault(stack, Atom(1))])
+        outside = ((1 << number) - 1) ^ inside
         return Reading(
-            "cross" if crosses else "self", len(self.sources) - 1, key, inside, outside if crosses else inside
+            "cross" if crosses else "self",
+            number,
+            self.stacks[stack].tokens,
+            inside,
+            outside if crosses else inside,
         )
 
     def _keep_graph(self, name: str, live: Live | None, parts: tuple[Tensor, ...]) -> Live:
@@ -230,6 +243,10 @@ class Recorder:
         while (free := name if times == 1 else f"{name}#{times}") in self.seen:
             times += 1
         return free
+
+
+def _is_in(name: str, stack: str) -> bool:
+    return not stack or name == stack or name.startswith((f"{stack}.", f"{stack}#"))
 
 
 def _frames() -> Iterator[FrameType]:

@@ -62,7 +62,7 @@ def _differ(followed: Followed, mask: Mask, beta: float, rows: Tensor, weights: 
     """How far each weight is from the model's own, in the precision that is given and in the one that `check` takes."""
     given = torch.promote_types(followed.q.dtype, torch.float32)
     worst = torch.zeros_like(weights)
-    for dtype in {given, torch.float64}:
+    for dtype in {given, torch.float64} if followed.low else {given}:
         p = weight_rows(followed.q, followed.k, mask, beta, False, rows, dtype)
         worst = torch.maximum(worst, (p - weights).abs().to(worst.dtype))
     return worst if kept is None else worst.where(kept, 0.0)

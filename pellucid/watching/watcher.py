@@ -11,7 +11,7 @@ import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 
-from torch import nn
+from torch import Tensor, nn
 
 from pellucid.layers.attention import MultiHeadAttention
 from pellucid.ops.attention import observed_by
@@ -45,6 +45,9 @@ class Seen(Mapping[str, Record]):
             known = ", ".join(map(repr, self._records)) or "nothing yet"
             raise KeyError(f"no attention {name!r} was seen; seen: {known}") from None
 
+    def __contains__(self, name: object) -> bool:  # Mapping's would have the sentence above written to find out
+        return name in self._records
+
     def __iter__(self) -> Iterator[str]:
         return iter(self._records)
 
@@ -73,12 +76,16 @@ class Seen(Mapping[str, Record]):
         """Which attention reads what which other one wrote, found by following the data."""
         return list_edges(self)
 
-    def stitch(self) -> dict[str, Record]:
-        """The steps of a generation as one record for each module, over the whole sentence, the prompt first."""
+    def stitch(self, beams: Tensor | None = None) -> dict[str, Record]:
+        """The steps of a generation as one record for each module, over the whole sentence, the prompt first.
+
+        beams: with beam search the last step's beams are stitched, unless `generate(…, return_dict_in_generate=True,
+            output_scores=True).beam_indices` says which rows became the sentences that it returned.
+        """
         steps: dict[str, list[Record]] = {}
         for name, record in self.items():
             steps.setdefault(name.partition("#")[0], []).append(record)
-        return {name: stitch(records) for name, records in steps.items()}
+        return {name: stitch(records, beams) for name, records in steps.items()}
 
     def table(self, *, columns: bool = False) -> ShapeTable:
         """Every intermediate of every attention: name, equation, axes and shape."""
@@ -121,13 +128,12 @@ def watch(
         and the records are of that. Inside the block `seen[name].replace(…)` changes the next forward. A name that
         no attention has is an error.
     """
-    names, kinds = {}, set()
-    for name, module in model.named_modules():
-        _refuse_compiled(name, module)
-        names[id(module)] = name
+    names, aliases, kinds = {}, {}, set()
+    for name, module in model.named_modules(remove_duplicate=False):
+        aliases[name] = names.setdefault(id(module), name)
         kinds.add(type(module))
+        _refuse_compiled(name, module)
     seen = Seen(model)
-    aliases = {name: names[id(module)] for name, module in model.named_modules(remove_duplicate=False)}
     steering = Steering(change, aliases)
     recorder = Recorder(seen, names, gradients, copy, steering)
     ours = _all_ours(kinds)
