@@ -383,8 +383,9 @@ def test_a_folder_of_any_format(tmp_path):
     assert sum(counts[0] for counts in report.counts.values()) == 6
     assert report.problems == ()
     picture(height=16, width=16).save(tmp_path / "class" / "other.tga")  # not read, and told so
-    (problem,) = inspect_images(tmp_path).problems
+    problem, share = inspect_images(tmp_path).problems
     assert "other.tga can't be read: it is no image in a format that is read here (PNG, " in problem
+    assert share.startswith("1 of 7 images can't be read, more than 1%")
 
 
 def test_folder_sizes_and_channels(tmp_path):

@@ -303,7 +303,7 @@ def asked_raw(client, path):
     async def receive():
         for message in messages:
             return message
-        await anyio.sleep_forever()  # they don't leave
+        return await anyio.sleep_forever()  # they don't leave
 
     async def send(message):
         sent.append(message)
@@ -434,8 +434,8 @@ BROKEN = {
     "text": (b"hello, I am a picture", "it is no image in a format that is read here"),
     "cut": (file_of(size=(100, 100))[:300], "can't be read"),
     "bomb": (bomb(50_000, 50_000), "it is 50,000×50,000 pixels, more than the limit of 65,536; make it smaller"),
-    "wide": (bomb(1 << 30, 1), "more than the limit"),
-    "postscript": (b"%!PS-Adobe-3.0 EPSF-3.0\n", "it is EPS, which isn't read here"),
+    "wide": (bomb(1 << 30, 1), "a side longer than the limit"),
+    "postscript": (b"%!PS-Adobe-3.0 EPSF-3.0\n", "no image in a format that is read here (PNG, "),
     "svg": (b"<svg xmlns='http://www.w3.org/2000/svg'/>", "it is no image"),
     "html": (b"<!doctype html><script>alert(1)</script>", "it is no image"),
 }

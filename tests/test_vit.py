@@ -230,7 +230,7 @@ def test_watching_sees_every_block():
         ({"heads": 5}, "width 32 can't be split into 5 heads"),
         ({"activation": "tanh"}, "activation is 'tanh'"),
         ({"norm_kind": "batch"}, "norm kind is 'batch'"),
-        ({"drop_path": 1.5}, r"drop_path is 1\.5; expected a probability"),
+        ({"drop_path": 1.5}, r"drop_path is 1\.5; expected a share"),
     ],
 )
 def test_what_can_not_be_built_is_refused(options, sentence):

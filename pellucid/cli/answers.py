@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
+from pellucid.config import parse_json
 from pellucid.ready.classifier import Prediction
 
 SUFFIXES = (".csv", ".jsonl")
@@ -77,7 +78,7 @@ class AnswersFile:
 
     def _images_of_lines(self, text: str) -> set[str]:
         try:
-            entries = [json.loads(line) for line in text.splitlines()]
+            entries = [parse_json(line, "a line") for line in text.splitlines()]
             if wrong := [entry for entry in entries if len(entry["predictions"]) != len(self.header) // 2]:
                 raise ValueError(f"it names {len(wrong[0]['predictions'])} classes a picture")
             return {entry["image"] for entry in entries}

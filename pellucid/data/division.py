@@ -16,7 +16,7 @@ from jaxtyping import Int
 from torch import Tensor
 
 from pellucid.data.lazy import Item
-from pellucid.data.listings import Entries, Listing
+from pellucid.data.listings import Entries, Listing, some
 
 log = logging.getLogger("pellucid")
 
@@ -56,6 +56,8 @@ def divide(listing: Listing, held_out: int = 0, kept: HeldOut | None = None) -> 
     held_out: that many are taken out of training for validation instead. kept: what a run held out; if these are
     its images, they are divided as they were.
     """
+    if listing.empty:
+        raise ValueError(f"no images in {some(listing.empty)}; put some there, or remove the folder")
     if kept and (splits := _divide_again(listing, kept)):
         return Division(splits, "run")
     splits = dict(listing.splits)

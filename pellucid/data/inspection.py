@@ -72,7 +72,7 @@ def inspect_images(source: DataConfig | str | Path) -> Inspection:
     else:
         problems += [f"the class {folder} is empty" for folder in listing.empty]
         form, sizes = listing.format, count_sizes([item for entries in listing.splits.values() for item, _ in entries])
-        parts = gather(replace(listing, empty=()), divide(listing, config.held_out).splits, config.size, unreadable)
+        parts = gather(listing, divide(replace(listing, empty=()), config.held_out).splits, config.size, unreadable)
     if not len(parts["train"]):
         raise ValueError(
             f"{config.name}: no training image can be read; the first: {next(iter(unreadable.reasons.values()))}"

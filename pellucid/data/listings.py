@@ -64,8 +64,6 @@ def gather(
     listing: Listing, splits: Mapping[str, Entries], size: Size | None, unreadable: Unreadable
 ) -> dict[str, Images]:
     """Sets of these images of a listing, by split. Their size and channels are those of the whole listing."""
-    if listing.empty:
-        raise ValueError(f"no images in {some(listing.empty)}; put some there, or remove the folder")
     size, channels = shape_of((item for entries in listing.splits.values() for item, _ in entries), size)
     total = sum(map(len, splits.values()))
     parts: dict[str, Images] = {}
