@@ -1312,6 +1312,12 @@ class Waiting(Processes):
     def agree(self, flag, device):
         return flag
 
+    def share(self, text):
+        return text
+
+    def gather(self, value):
+        return [value, value]
+
 
 def test_all_processes_have_looked_before_the_first_one_writes(tmp_path, monkeypatch):
     """For a plan; and all have written before one reads: a folder is there when the others open it."""
@@ -1548,6 +1554,20 @@ def test_processes_evaluate_in_batches_that_suit_them_all(monkeypatch):
     task = Classification(run, splits, CPU, Processes(), nn.Sequential(nn.Flatten(), nn.Linear(3072, 10)))
     task.evaluate(task.model)
     assert (calls[0]["batch"], calls[0]["share"], calls[0]["device"]) == (101, (0, 1), CPU)
+    logits = task.model(normalised(splits.validation.images, task.normalise))
+    right = (logits.argmax(1) == splits.validation.labels).sum().item()
+    assert task.evaluate(task.model)["top1"] == right / 10  # to the last bit
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_pictures_of_any_channels_are_captioned(channels):
+    pixels = torch.randint(256, (6, channels, 8, 12), dtype=torch.uint8)
+    images = ImageSet(pixels, torch.zeros(6, dtype=torch.long), ("picture",))
+    data = CaptionSet(images, (("a dog",),) * 6, tuple("abcdef"))
+    run, splits, _ = caption.resolve(tiny(words=Words(min_count=1)), None, {"train": data, "test": data})
+    assert (run.model.encoder.channels, run.model.encoder.image) == (channels, (8, 12))
+    assert len(run.model.encoder.mean) == channels
+    assert len(splits.train.captions) == 6
 
 
 def test_captioners_that_have_one_sentence_for_each_picture_are_judged_by_it():
