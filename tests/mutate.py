@@ -132,6 +132,7 @@ def main() -> None:
     parser.add_argument("--without", nargs="+", default=[], help="test files that aren't asked, as resume")
     parser.add_argument("--longest", type=float, default=60, help="seconds of tests for one mutant")
     parser.add_argument("--report", action="store_true", help="keep what came of it in results/, and run nothing")
+    parser.add_argument("--notes", default="", help="what else there is to say of the report")
     options = parser.parse_args()
     history = read_history(options.out)
     if not options.report:
@@ -140,10 +141,10 @@ def main() -> None:
     for room, facts in rooms.items():
         print(room, *(f"{name} {value}" for name, value in facts.items() if name != "survivors"), sep="  ")
     if options.report:
-        keep_counts(rooms, options.seed)
+        keep_counts(rooms, options.seed, options.notes)
 
 
-def keep_counts(rooms: dict[str, dict[str, Any]], seed: int) -> None:
+def keep_counts(rooms: dict[str, dict[str, Any]], seed: int, notes: str) -> None:
     """What came of it, as the benchmarks keep theirs."""
     sys.path.insert(0, str(ROOT / "benchmarks"))
     import torch
@@ -164,6 +165,7 @@ def keep_counts(rooms: dict[str, dict[str, Any]], seed: int) -> None:
         torch.device("cpu"),
         seeds=[seed],
         settings={"mutants": sum(row["mutants"] for row in counts)},
+        notes=notes,
     )
 
 

@@ -637,12 +637,9 @@ def test_sentences_name_three_of_what_is_wrong_and_warnings_three_classes(caplog
         captions.tokenise_captions({}, {})
     data = SimpleNamespace(classes=tuple("abcde"), labels=torch.arange(5))
     with caplog.at_level(logging.WARNING):
-        relabel(data, tuple("vwxyz"), 5)
         relabel(data, None, 5)
-    first, second = (record.getMessage() for record in caplog.records)
-    assert first.startswith("the model has other names for its classes ('v', 'w', 'x' and 2 more) than the data ('a', ")
-    for each in (first, second):
-        assert each.endswith("than the data ('a', 'b', 'c' and 2 more); they are taken in their order")
+    (record,) = caplog.records
+    assert "('a', 'b', 'c' and 2 more) are taken in their order" in record.getMessage()
 
 
 def test_captions_and_what_they_are_of_are_as_many():

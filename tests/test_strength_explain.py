@@ -938,5 +938,5 @@ def test_what_can_be_switched_off_is_what_was_seen():
             assert_close(losses[""][head], (whole - score()).detach())
     assert not torch.allclose(losses[""][0], losses[""][1])
     assert not losses[""].requires_grad
-    with pytest.raises(ValueError, match="no attention 'b' was seen; seen: ''"):
+    with pytest.raises(ValueError, match="no attention 'c' was seen; seen: ''"):
         ablate(attention, score, layers=["c", "", "b"])

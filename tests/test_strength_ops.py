@@ -16,7 +16,7 @@ from pellucid.ops.attention import has_observers, observed_by
 from pellucid.ops.checks import check_attention, is_learned
 from pellucid.ops.exact import weight_blocks, weight_rows
 from pellucid.ops.listed import takes_lists
-from pellucid.ops.rules import Apply, Fill, MixHeads, Plus, Positions, Rule, Times, pick_heads, pick_rows
+from pellucid.ops.rules import Apply, Fill, Hold, MixHeads, Plus, Positions, Rule, Times, pick_heads, pick_rows
 
 BETAS = (None, 0.0, 0.3, -0.7, 50.0)
 
@@ -729,8 +729,11 @@ def test_the_steps_of_a_rule_at_their_bounds():
     x, rows = torch.randn(2, 3, 2, 4, dtype=torch.float64), torch.tensor([3, 1])
     bias, lowest = torch.randn(5, 4, dtype=torch.float64), torch.finfo(torch.float64).min
     assert_close(Plus(bias)(x, rows), x + bias[rows], rtol=0, atol=0)
-    assert torch.equal(Plus(torch.tensor(-1e9), torch.float32)(x, rows), torch.full_like(x, -1e9))
-    assert Plus(bias, torch.float32)(x.float(), rows).dtype == torch.float32
+    low = x.float() - 1e9  # beside which nothing is left of a score in float32
+    assert torch.equal(Hold(torch.float32)(x - 1e9, rows), low.double())
+    assert Hold(torch.float32)(low, rows) is low
+    assert Hold(torch.float64)(low, rows) is low
+    assert Plus(bias)(x.float(), rows).dtype == torch.float32
     assert_close(Times(bias[:, :1])(x, rows), x * bias[rows, :1])
     barred = torch.rand(5, 4) > 0.5
     for value, expected in ((-math.inf, -math.inf), (lowest, torch.finfo(torch.float32).min), (-5.0, -5.0)):

@@ -1312,6 +1312,12 @@ class Waiting(Processes):
     def agree(self, flag, device):
         return flag
 
+    def share(self, text):
+        return text
+
+    def gather(self, value):
+        return [value, value]
+
 
 def test_all_processes_have_looked_before_the_first_one_writes(tmp_path, monkeypatch):
     """For a plan; and all have written before one reads: a folder is there when the others open it."""
