@@ -45,12 +45,21 @@ class Stack:
 class Recorder:
     """Makes records of the calls that come from the watched model, in whichever thread."""
 
-    def __init__(self, seen: Keeper, names: dict[int, str], gradients: bool, copy: bool, steering: Steering):
+    def __init__(
+        self,
+        seen: Keeper,
+        names: dict[int, str],
+        gradients: bool,
+        copy: bool,
+        steering: Steering,
+        exact_output: bool = True,
+    ):
         self.seen = seen
         self.names = names
         self.gradients = gradients
         self.copy = copy
         self.steering = steering
+        self.exact_output = exact_output
         self.ran = False
         self.notes: list[str] = []  # what the output may differ by
         self.followers: list[Follower] = []
@@ -67,6 +76,11 @@ class Recorder:
         self.followers.append(Follower(self.module, self.followed))
         return self.followers[-1], self.local.streams
 
+    @property
+    def keeps_fast_path(self) -> bool:
+        """Whether PyTorch's fast path stays, within which nothing can be changed."""
+        return self.exact_output and not self.steering
+
     def finish(self) -> None:
         """The block is over: nothing can be changed any more, and nothing is kept of what was followed."""
         self.missed += self._list_softmaxes()
@@ -75,12 +89,14 @@ class Recorder:
 
     def ours(self, *call: Any) -> Tensor | None:
         """One call of `ops.attend`: q, k, v, mask, β, causal, dropout, output."""
-        self.ran = True
         return self.record(Call(*call))
 
-    def flex(self, out: Any, *args: Any, **kwargs: Any) -> None:
+    def flex(self, out: Any, *args: Any, **kwargs: Any) -> Tensor | None:
         """One call of flex attention."""
-        self.kernel("flex_attention", partial(kernels.read_flex, out), args, kwargs)
+        changed = self.kernel("flex_attention", partial(kernels.read_flex, out), args, kwargs)
+        if changed is not None and not isinstance(out, Tensor):
+            raise ValueError("a flex attention that gives more than its output, as its log-sum-exp, can't be changed")
+        return changed
 
     def kernel(self, name: str, read: Callable[..., Call], args: tuple, kwargs: dict) -> Tensor | None:
         """One call of a kernel of PyTorch's, or a word on why it can't be told what it did."""
@@ -131,6 +147,7 @@ class Recorder:
         owner = self.owner()
         if owner is None:  # an attention outside the watched model
             return None
+        self.ran = True
         name, module, tokens = owner
         if isinstance(module, nn.TransformerEncoderLayer):  # the fast path computes it there
             name = f"{name}.self_attn".lstrip(".")

@@ -17,7 +17,14 @@ from pellucid.layers.attention import MultiHeadAttention
 from pellucid.ops.attention import observed_by
 from pellucid.watching.generation import stitch
 from pellucid.watching.missed import ChangedOutput, Missed, MissedAttention, list_outside, list_scripted, say_missed
-from pellucid.watching.mode import Mode, compiled_shown_to, fast_path_kept, flex_shown_to, threads_watched
+from pellucid.watching.mode import (
+    Mode,
+    compiled_shown,
+    fast_path_kept,
+    flex_shown_to,
+    model_entered,
+    started_threads_watched,
+)
 from pellucid.watching.record import Record
 from pellucid.watching.recorder import Recorder
 from pellucid.watching.shapes import ShapeTable, TokenShapes, list_shapes
@@ -135,16 +142,16 @@ def watch(
         _refuse_compiled(name, module)
     seen = Seen(model)
     steering = Steering(change, aliases)
-    recorder = Recorder(seen, names, gradients, copy, steering)
+    recorder = Recorder(seen, names, gradients, copy, steering, exact_output)
     ours = _all_ours(kinds)
     with ExitStack() as stack:
         stack.enter_context(observed_by(recorder.ours))
         if not ours:
             stack.enter_context(flex_shown_to(recorder.flex))
-            stack.enter_context(compiled_shown_to(recorder.note))
-            if exact_output:
-                stack.enter_context(fast_path_kept())
-            stack.enter_context(threads_watched(model, recorder))
+            stack.enter_context(compiled_shown())
+            stack.enter_context(fast_path_kept())
+            stack.enter_context(started_threads_watched())
+            stack.enter_context(model_entered(model, recorder))
             stack.enter_context(Mode(recorder))
         yield seen
     recorder.finish()
