@@ -287,7 +287,10 @@ def altered_pickle(old, new):
 LARGE = b"J\xff\xff\xff\x7f"  # a number, 2³¹ − 1
 WEIGHTS = {
     "deflated.pt": (deflated(2_800 << 20), "its members are compressed"),
-    "long storage.pt": (altered_pickle(b"K\x08tq", LARGE + b"tq"), "a storage of it has 32 bytes; expected 8,589,934,588"),
+    "long storage.pt": (
+        altered_pickle(b"K\x08tq", LARGE + b"tq"),
+        "a storage of it has 32 bytes; expected 8,589,934,588",
+    ),
     "one number many times.pt": (altered_pickle(b"K\x02K\x03\x86", LARGE + LARGE + b"\x86"), "more than it has for it"),
     "negative.pt": (altered_pickle(b"K\x00K\x08\x85", b"J\xff\xff\xff\xffK\x08\x85"), "no list of whole numbers"),
     "bytearray.pt": (altered_pickle(b"}q\x00", b"cbuiltins\nbytearray\n" + LARGE + b"\x85R0}q\x00"), "is refused"),
