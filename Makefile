@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: setup browser check quick test mutate spice demo bench lock sbom clean
+.PHONY: setup browser check quick test fuzz mutate spice demo bench lock sbom clean
 
 setup: .venv/ready
 
@@ -32,6 +32,9 @@ quick: setup # every room in a minute
 
 test: setup .venv/browser
 	$(BIN)/pytest -n 2 --dist loadfile
+
+fuzz: setup # 100,000 hostile inputs, an hour or so: for the night; SEED=2 for others, Ctrl-C and again to go on
+	nice $(BIN)/python -W ignore tests/fuzz.py --inputs 100000 --seed $(or $(SEED),1)
 
 mutate: setup # an hour or two: small errors, and whether a test sees them
 	nice $(BIN)/python tests/mutate.py --sample 400

@@ -35,6 +35,16 @@ class Failure(NamedTuple):
     failed: str
 
 
+class Result(NamedTuple):
+    """What came of a batch: how many inputs were read, those that failed, and the most that one of them took."""
+
+    batch: Batch
+    read: int
+    failures: list[Failure]
+    seconds: float
+    megabytes: float
+
+
 def plan(inputs: int) -> list[Batch]:
     """So many inputs, by the formats' weights, in a mixed order. Fewer inputs are the first of more."""
     turns = fuzz_formats.schedule()
@@ -46,8 +56,7 @@ def plan(inputs: int) -> list[Batch]:
     return batches
 
 
-def run(seed: int, batches: Sequence[Batch]) -> Iterator[tuple[Batch, int, list[Failure], float, float]]:
-    """(batch, how many were read, those that failed, the most seconds and megabytes that one took), batch by batch."""
+def run(seed: int, batches: Sequence[Batch]) -> Iterator[Result]:
     with fuzz_child.Reader() as reader:
         for batch in batches:
             outcomes = list(reader.outcomes(format=batch.format, seed=seed, first=batch.first, count=batch.count))
@@ -56,9 +65,9 @@ def run(seed: int, batches: Sequence[Batch]) -> Iterator[tuple[Batch, int, list[
                 failed = outcome["failed"] or ("it left files: " + " ".join(outcome["strays"]))
                 if outcome["failed"] or outcome["strays"]:
                     failures.append(Failure(batch.format, seed, outcome["index"], failed))
-            whole = sum(outcome["said"] is None and outcome["failed"] is None for outcome in outcomes)
+            read = sum(outcome["said"] is None and outcome["failed"] is None for outcome in outcomes)
             most = (max(outcome.get(what, 0.0) for outcome in outcomes) for what in ("seconds", "megabytes"))
-            yield batch, whole, failures, *most
+            yield Result(batch, read, failures, *most)
 
 
 def keep(failure: Failure) -> Path:

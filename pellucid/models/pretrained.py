@@ -112,7 +112,7 @@ def read_weights(path: Path) -> dict[str, Tensor]:
 
 
 def _damaged(path: Path, error: Exception) -> ValueError:
-    return ValueError(f"{path} is damaged or no safetensors file ({error})")
+    return ValueError(f"{path} is damaged or no safetensors file ({str(error)[:300]})")
 
 
 def write_weights(path: Path, tensors: dict[str, Tensor], metadata: dict[str, str] | None = None) -> None:

@@ -25,7 +25,7 @@ class Damaged(ValueError):
     """A checkpoint that isn't what was written."""
 
     def __init__(self, path: Path, why: Any):
-        super().__init__(f"{path} is damaged or no checkpoint ({why})")
+        super().__init__(f"{path} is damaged or no checkpoint ({str(why)[:300]})")
         self.path, self.why = path, str(why)
 
     def __reduce__(self) -> tuple[type["Damaged"], tuple[Path, str]]:
