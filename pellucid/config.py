@@ -19,6 +19,7 @@ MOST_LEVELS = 64  # of lists and objects inside one another
 MOST_DIGITS = 300  # of a whole number, so that it is a float too
 TOO_DEEP = f"it has lists and objects inside one another, more than {MOST_LEVELS} levels"
 
+MOST_LETTERS = 1 << 10  # of a word or a path in a config: a sentence may repeat it
 MOST_SHOWN, MOST_NAMED = 80, 10  # characters of a value, and names, that a sentence repeats
 # JSON can spell half a character, which UTF-8 can't. What stays as it is, a pair or another escape, is the group.
 HALF = re.compile(r"(\\u[dD][89abAB]..\\u[dD][c-fC-F]..|\\[^u])|\\u[dD][89a-fA-F]..")
@@ -239,6 +240,8 @@ def _value(hint: Any, value: Any, path: str) -> Any:
         return _as_float(value, path)
     if isinstance(hint, type) and (not isinstance(value, hint) or (isinstance(value, bool) and hint is not bool)):
         raise ValueError(f"config {path} is {brief(value)}; expected {hint.__name__}")
+    if isinstance(value, str) and len(value) > MOST_LETTERS:
+        raise ValueError(f"config {path} has {len(value):,} letters; expected up to {MOST_LETTERS:,}")
     return value
 
 

@@ -132,7 +132,7 @@ def check(target: Target, text: bytes) -> str | None:
     except ValueError as error:
         if isinstance(error, UnicodeError):
             return "".join(traceback.format_exception(error)[-3:])
-        if len(str(error)) > 1500 or "\n" in str(error):
+        if len(str(error)) > 2500 or "\n" in str(error):
             return f"no sentence: {str(error)[:3000]!r}"
     except BaseException as error:
         return "".join(traceback.format_exception(error)[-4:])

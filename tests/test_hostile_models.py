@@ -23,6 +23,8 @@ SPEAKS = CaptionerConfig(
 )
 NAN = float("nan")
 
+pytestmark = pytest.mark.slow  # each starts a process of its own
+
 
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory):
@@ -84,6 +86,7 @@ HOSTILE = {
     "nan": (lambda c: c | {"norm_eps": NAN}, "it has NaN, which is no number of JSON"),
     "number as a word": (lambda c: c | {"width": "8"}, "config width is '8'; expected int"),
     "long word": (lambda c: c | {"width": "8" * 10**6}, "config width is '88888"),
+    "long name": (lambda c: c | {"labels": ["cat", "d" * 10**6]}, "labels[1] has 1,000,000 letters; expected up"),
     "many fields": (lambda c: c | {f"x{i}": 0 for i in range(10**5)}, "and 99,990 more; ViTConfig has"),
     "twice": ('{"model": "ViT", "classes": 2, "classes": 3}', "it has 'classes' twice in one object"),
 }  # fmt: skip
@@ -117,7 +120,6 @@ def with_field(config, path, value):
     return config | {path[0]: with_field(config.get(path[0], {}), path[1:], value)}
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", ["vit", "captioner", "vit_run", "captioner_run"])
 def test_whatever_a_field_is_the_model_answers_or_one_sentence(name, saved, tmp_path):
     config = SPEAKS if name.startswith("captioner") else LOOKS

@@ -15,6 +15,7 @@ from safetensors import SafetensorError
 from torch import Tensor
 
 from pellucid.config import read_json
+from pellucid.models.pretrained import open_tensors
 from pellucid.runs.checksum import FIELD, Damaged, check_whole, sum_file
 
 FACTS = "facts.json"  # written last: without it the folder doesn't count
@@ -70,6 +71,9 @@ def open_parts(folder: Path) -> tuple[Any, dict[str, Any]]:
     """PyTorch's reader of the folder, and the size and type of every tensor by its name."""
     from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader
 
+    for part in folder.glob("*.safetensors"):
+        with open_tensors(part):  # PyTorch's reader believes what a header says of its length
+            pass
     reader = HuggingFaceStorageReader(str(folder))
     return reader, dict(reader.read_metadata().state_dict_metadata)
 
