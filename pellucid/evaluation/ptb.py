@@ -175,7 +175,7 @@ RULES = (
     _rule("a", f"({FIRM})"),
     _rule("a0", rf"((?:{COMPOUND}|{FIRM})\.)[,;:]"),
     _rule("a0", f"({SLASHED})"),
-    _rule("a", f"((?i:pro|anti)-|C\\.D\\.s|S{AND}P-500|S{AND}Ls)"),
+    _rule("a", f"((?i:pro-|anti-|c\\.d\\.s|s{AND}p-500|s{AND}ls))"),
 )
 BY_FIRST = {first: [(rule.pattern.match, rule.spell) for rule in RULES if first in rule.first] for first in "a0."}
 FIRST = dict.fromkeys("ж" + ascii_letters, "a") | dict.fromkeys("٣" + digits, "0")
