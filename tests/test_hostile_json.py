@@ -148,4 +148,4 @@ def test_a_part_of_a_checkpoint_whose_header_claims_much(length, tmp_path):
     (folder / "a.safetensors").write_bytes(part)
     (folder / "facts.json").write_text(json.dumps({"step": 5, "seconds": 1.0, "files": {"a.safetensors": len(part)}}))
     with pytest.raises(ValueError, match=r"last-5 is damaged or no checkpoint \("):
-        checkpoints.read_shapes(folder, "model.")
+        checkpoints.read_shapes(folder)

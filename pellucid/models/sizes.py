@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 import torch
 from torch import nn
+from torch.overrides import TorchFunctionMode
 
 from pellucid.config import brief
 from pellucid.devices import memory_of
@@ -44,8 +45,15 @@ def outline(module_class: type[Module], config: Any) -> Module:
     >>> outline(ViT, ViTConfig(width=1024)).head.weight.shape
     torch.Size([10, 1024])
     """
-    with torch.device("meta"):
+    with torch.device("meta"), _WithoutNumbers():
         return module_class(config)  # pyright: ignore[reportCallIssue]
+
+
+class _WithoutNumbers(TorchFunctionMode):
+    """Leaves out random numbers: to give them to a module that holds none, PyTorch would import its compiler."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return args[0] if func is torch.Tensor.normal_ else func(*args, **(kwargs or {}))
 
 
 def check_memory(module: nn.Module, device: torch.device | str = "cpu", *, copies: float = 1.0) -> None:

@@ -79,7 +79,7 @@ def load_checkpoint(
     checkpoint = checkpoint or RunFolder(folder).weights()
     filled: Any = module
     if filled is None:
-        filled = build(kind.module_class, run.model, checkpoints.read_shapes(checkpoint, "model."), checkpoint)
+        filled = build(kind.module_class, run.model, checkpoints.read_shapes(checkpoint), checkpoint)
     checkpoints.fill_module(filled, checkpoint)
     return kind.assemble(filled, folder, name=name, run=run)
 

@@ -11,6 +11,7 @@ and beside it stands a checksum of the file.
 
 import math
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -170,27 +171,36 @@ def read_state_facts(path: Path) -> Facts:
 
 def fill_module(module: nn.Module, path: Path) -> None:
     """Give the module the weights in a checkpoint, their average where there is one."""
-    try:
+    with _naming_others(path):
         check_checkpoint(path)
         weights, average = read_tensors(path, "model."), read_tensors(path, "average.")
-    except Damaged as error:
-        raise ValueError(f"{error}; {Checkpoints(path.parent).instead_of(path)}") from None
     if average:  # of what is learned; what only is remembered (buffers) has no average
         learned = dict(module.named_parameters())
         weights = {name: tensor for name, tensor in weights.items() if name not in learned} | average
     load_strictly(module, weights, path)
 
 
-def read_shapes(path: Path, prefix: str) -> dict[str, Size]:
-    """The shapes of the tensors whose names begin with the prefix, without it; none of them is read."""
-    if path.is_dir():
-        return parts.read_shapes(path, prefix)
+@contextmanager
+def _naming_others(path: Path) -> Iterator[None]:
+    """Who hears that weights are damaged also hears which others there are."""
     try:
-        with open_tensors(path) as file:
-            names = [name for name in file.keys() if name.startswith(prefix)]  # noqa: SIM118
-            return {name.removeprefix(prefix): Size(file.get_slice(name).get_shape()) for name in names}
-    except SafetensorError as error:
-        raise Damaged(path, error) from None
+        yield
+    except Damaged as error:
+        raise ValueError(f"{error}; {Checkpoints(path.parent).instead_of(path)}") from None
+
+
+def read_shapes(path: Path) -> dict[str, Size]:
+    """The shapes of the model's tensors by their names in it; none of them is read."""
+    prefix = "model."
+    with _naming_others(path):
+        if path.is_dir():
+            return parts.read_shapes(path, prefix)
+        try:
+            with open_tensors(path) as file:
+                names = [name for name in file.keys() if name.startswith(prefix)]  # noqa: SIM118
+                return {name.removeprefix(prefix): Size(file.get_slice(name).get_shape()) for name in names}
+        except SafetensorError as error:
+            raise Damaged(path, error) from None
 
 
 def read_tensors(path: Path, prefix: str) -> dict[str, Tensor]:
