@@ -182,7 +182,7 @@ def check_trace(trace: Trace | TraceHeader) -> None:
 def _check_layer(layer: Layer | LayerHeader, counts: dict[str, int]) -> None:
     of = f"layer {layer.name!r}"
     for name in (layer.queries, layer.keys):
-        _expect(name in counts, f"{of} has tokens {name!r}", f"one of {', '.join(counts)[:300]}")
+        _expect(name in counts, f"{of} has tokens {name!r}", f"one of {', '.join(counts)}")
     _expect(not math.isnan(float(layer.beta)), f"{of} has β = NaN", "a number")
     shape = tuple(layer.q.shape)
     _expect(len(shape) == 3 and shape[0] * shape[2] > 0, f"q of {of} has shape {shape}", "(heads, queries, width)")
