@@ -1,27 +1,35 @@
 """`pellucid serve` as a process, for tests."""
 
+import json
 import os
 import re
+import resource
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from pathlib import Path
 from threading import Timer
+from typing import Any
+
+SERVE = (sys.executable, "-m", "pellucid", "serve", "--port", "0")
 
 
 class Serving:
     """A server that is up; `address` is where, without a slash at the end."""
 
-    def __init__(self, *words: str, log: Path):
+    def __init__(self, *words: str, log: Path, files: int | None = None, command: Sequence[str] = SERVE):
+        """files: how many it may open."""
         self.log = log
+        most = None if files is None else partial(resource.setrlimit, resource.RLIMIT_NOFILE, (files, files))
         with log.open("w") as file:
-            command = [sys.executable, "-m", "pellucid", "serve", "--port", "0", *words]
             self.process = subprocess.Popen(
-                command, stdout=subprocess.PIPE, stderr=file, text=True, env=os.environ | {"OMP_NUM_THREADS": "1"}
-            )
+                [*command, *words], stdout=subprocess.PIPE, stderr=file, text=True, preexec_fn=most,
+                env=os.environ | {"OMP_NUM_THREADS": "1"},
+            )  # fmt: skip
         assert self.process.stdout is not None
         giving_up = Timer(60, self.process.kill)
         giving_up.start()
@@ -46,13 +54,19 @@ class Serving:
 
 
 @contextmanager
-def serving(*words: str, log: Path) -> Iterator[Serving]:
-    server = Serving(*words, log=log)
+def serving(*words: str, log: Path, **how: Any) -> Iterator[Serving]:
+    server = Serving(*words, log=log, **how)
     try:
         yield server
     finally:
         if server.process.poll() is None:
             server.stop()
+
+
+def serving_small(limits: dict[str, Any], place: Path, /, **how: Any) -> AbstractContextManager[Serving]:
+    """A server with a small model of its own and these bounds."""
+    script = Path(__file__).parent / "small_server.py"
+    return serving(json.dumps(limits), json.dumps(how), log=place, command=[sys.executable, str(script)])
 
 
 def wait_until(true, seconds: float = 10.0) -> None:

@@ -298,12 +298,8 @@ def asked_raw(client, path):
              "headers": [(b"host", b"127.0.0.1")], "http_version": "1.1", "scheme": "http"}  # fmt: skip
     sent = []
 
-    messages = iter([{"type": "http.request", "body": b"", "more_body": False}])
-
     async def receive():
-        for message in messages:
-            return message
-        return await anyio.sleep_forever()  # they don't leave
+        await anyio.sleep_forever()  # there is no body, and they don't leave
 
     async def send(message):
         sent.append(message)

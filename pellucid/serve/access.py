@@ -46,7 +46,7 @@ class Access:
             await self.app(scope, receive, counted)
         finally:
             seconds, queued = time.monotonic() - begun, scope.get("state", {}).get("queued")
-            self.metrics.add_request(getattr(scope.get("route"), "path", "none"), status, seconds, queued)
+            self.metrics.add_request(route_of(scope), status, seconds, queued)
             if self.write is not None:
                 self.write(
                     {
@@ -60,6 +60,15 @@ class Access:
                         "queue": None if queued is None else round(queued, 4),
                     }
                 )
+
+
+def route_of(scope: Scope) -> str:
+    """The address that was asked, with names of parameters for their values; "none" if nothing is there."""
+    route = scope.get("route")
+    if route is None:
+        return "none"
+    own = route.path_format.format(**scope["path_params"])  # without the prefix that its router has
+    return scope["path"].removesuffix(own) + route.path_format
 
 
 class AccessLog:

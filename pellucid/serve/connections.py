@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import logging
 import socket
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable
 from typing import Any
 
@@ -19,8 +19,9 @@ from pellucid.serve.problems import RETRY_AFTER
 
 log = logging.getLogger("pellucid.serve")
 
-RESERVED = 64  # open files that are left for everything but connections
+RESERVED = 80  # open files that are left for everything but connections
 AT_ONCE = 16  # connections accepted before others are listened to; fewer than what is reserved
+REFUSED = 16  # connections that are kept for a second, so that those who are refused can read why
 PAUSE = 0.5  # seconds in which nobody is let in after the system had no descriptor left
 GRACE = 5.0  # seconds for the last bytes of an answer, or beyond what an upload is told to take
 NO_ROOM = (
@@ -127,6 +128,7 @@ class Acceptor:
         self.callers, self.metrics = callers, metrics
         self.open: dict[Connection, str] = {}  # with their callers, the oldest first
         self.by_caller: Counter[str] = Counter()
+        self.refused: deque[socket.socket] = deque()
         self.tasks: set[asyncio.Task[Any]] = set()
         self.loop = asyncio.get_running_loop()
         self.paused: asyncio.TimerHandle | None = None
@@ -137,6 +139,8 @@ class Acceptor:
         if self.paused is not None:
             self.paused.cancel()
         self.loop.remove_reader(self.listening)
+        while self.refused:
+            self.refused.pop().close()
 
     async def wait_closed(self) -> None:
         """Nobody is let in after `close`; uvicorn waits for the connections itself."""
@@ -154,6 +158,8 @@ class Acceptor:
 
     def _accept(self) -> None:
         for _ in range(AT_ONCE):
+            if self.tasks and len(self.open) >= self.most:  # of those on their way in nobody knows yet who is silent
+                return
             try:
                 connection, (address, *_) = self.listening.accept()
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
@@ -199,12 +205,16 @@ class Acceptor:
         return True
 
     def _refuse(self, connection: socket.socket, reason: str) -> None:
+        """Say so, and hang up a second later: what they still send to a closed socket would take the answer with it."""
         self.metrics.refused[reason] += 1
-        with connection, contextlib.suppress(OSError):
+        with contextlib.suppress(OSError):
             connection.setblocking(False)
             connection.send(NO_ROOM)
             connection.shutdown(socket.SHUT_WR)
-            connection.recv(1 << 16)  # what lies unread would take the answer with it
+        if len(self.refused) >= REFUSED:
+            self.refused.popleft().close()
+        self.refused.append(connection)
+        self.loop.call_later(1.0, connection.close)
 
 
 def most_connections(limits: Limits) -> int:
@@ -216,4 +226,4 @@ def most_connections(limits: Limits) -> int:
     files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if files == resource.RLIM_INFINITY:
         return limits.connections
-    return max(min(limits.connections, files - RESERVED), files // 4)
+    return min(limits.connections, max(files - RESERVED, files // 4))

@@ -14,12 +14,13 @@ import traceback
 from collections.abc import Callable
 from multiprocessing import forkserver
 from multiprocessing.connection import Connection, wait
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import torch
 
 from pellucid.serve.problems import Problem
 
+T = TypeVar("T")
 PRELOADED = ["pellucid.lab.ledger", "pellucid.serve.experiments", "pellucid.serve.confusion"]
 NICE = 10  # pictures go first
 FORKS = "forkserver" in multiprocessing.get_all_start_methods()
@@ -53,7 +54,7 @@ class KillableWorker:
         process = self.idle.pop() if self.idle else _Process()
         try:
             async with asyncio.timeout(self.longest):
-                worked, answer = await asyncio.to_thread(process.call, function, arguments)
+                worked, answer = await _in_thread(process.call, function, arguments)
         except TimeoutError:
             process.kill()
             raise Problem(503, f"it was ended after {self.longest:g} s") from None
@@ -103,6 +104,31 @@ class _Process:
         self.process = process
         if self.killed:  # meanwhile
             process.kill()
+
+
+async def _in_thread(function: Callable[..., T], *arguments: Any) -> T:
+    """As `asyncio.to_thread`, but the end of the server waits for no thread: one may be waiting for the fork server."""
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[T] = loop.create_future()
+
+    def settle(result: T | None, error: Exception | None) -> None:
+        if future.cancelled():
+            return
+        if error is None:
+            future.set_result(cast(T, result))
+        else:
+            future.set_exception(error)
+
+    def work() -> None:
+        try:
+            outcome = function(*arguments), None
+        except Exception as error:
+            outcome = None, error
+        with contextlib.suppress(RuntimeError):  # the loop has ended
+            loop.call_soon_threadsafe(settle, *outcome)
+
+    threading.Thread(target=work, name="pellucid process", daemon=True).start()
+    return await future
 
 
 def _work(connection: Connection, threads: int) -> None:
