@@ -3,7 +3,7 @@
     python benchmarks/kills.py               # a hundred kills: both tasks, both stages, one and two processes
     python benchmarks/kills.py --kills 400   # goes on from the hundred: what was done is kept in --folder
 
-Each run is killed five times (SIGKILL; of two processes one first, then the other), begun again, and compared at its end
+Each run is killed five times (SIGKILL; of two processes one, then the other), begun again, and compared at its end
 with the same run that nobody killed: weights, averages, optimizers' memory, the best weights, and the log.
 """
 
