@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: setup browser check quick test mutate spice kills demo bench clean
+.PHONY: setup browser check quick test fuzz mutate spice kills demo bench lock sbom clean
 
 setup: .venv/ready
 
@@ -33,6 +33,9 @@ quick: setup # every room in a minute
 test: setup .venv/browser
 	$(BIN)/pytest -n 2 --dist loadfile
 
+fuzz: setup # 100,000 hostile inputs, an hour or so: for the night; SEED=2 for others, Ctrl-C and again to go on
+	nice $(BIN)/python -W ignore tests/fuzz.py --inputs 100000 --seed $(or $(SEED),1)
+
 mutate: setup # an hour or two: small errors, and whether a test sees them
 	nice $(BIN)/python tests/mutate.py --sample 400
 	$(BIN)/python tests/mutate.py --report
@@ -54,6 +57,14 @@ bench: setup
 	$(BIN)/python benchmarks/faithfulness.py --half
 	$(BIN)/python benchmarks/claims.py
 	$(BIN)/python benchmarks/summaries.py
+
+lock: setup # the exact files that a release may install; asks the package index
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check uv
+	$(BIN)/uv pip compile pyproject.toml --extra all --universal --python-version 3.11 --constraint constraints.txt \
+		--generate-hashes --no-emit-index-url --no-header --quiet --output-file release/requirements.lock
+
+sbom: setup # what a release consists of, from the lock
+	$(BIN)/python release/sbom.py
 
 clean:
 	rm -rf .venv .pytest_cache .ruff_cache .hypothesis .import_linter_cache

@@ -19,8 +19,10 @@ MOST_LEVELS = 64  # of lists and objects inside one another
 MOST_DIGITS = 300  # of a whole number, so that it is a float too
 TOO_DEEP = f"it has lists and objects inside one another, more than {MOST_LEVELS} levels"
 
+MOST_LETTERS = 1 << 10  # of a word or a path in a config: a sentence may repeat it
 MOST_SHOWN, MOST_NAMED = 80, 10  # characters of a value, and names, that a sentence repeats
-HALVES = re.compile("[\ud800-\udfff]")  # of characters: JSON can spell them, UTF-8 can't
+# JSON can spell half a character, which UTF-8 can't. What stays as it is, a pair or another escape, is the group.
+HALF = re.compile(r"(\\u[dD][89abAB]..\\u[dD][c-fC-F]..|\\[^u])|\\u[dD][89a-fA-F]..")
 
 _brief = reprlib.Repr()
 _brief.maxstring = _brief.maxother = _brief.maxlong = MOST_SHOWN
@@ -45,6 +47,7 @@ def parse_json(
 ) -> Any:
     """What JSON says, whoever wrote it, within bounds of size, depth and digits, and with no name twice in an object.
 
+    Halves of characters become U+FFFD, as bytes do that are none: what is read can be written again.
     source: what the sentence names if it can't be read. allow_nan: NaN and ∞ too, which Python writes into a log.
 
     >>> parse_json('{"lr": 1e-3}', "config.json")
@@ -60,6 +63,8 @@ def parse_json(
         text = text.decode("utf-8-sig") if isinstance(text, bytes) else text
         if sum(map(text.count, ",[{")) >= most_values:
             raise ValueError(f"it holds more than {most_values:,} values")
+        if "\\ud" in text or "\\uD" in text:
+            text = HALF.sub(lambda match: match[1] or "\\ufffd", text)
         value = json.loads(
             text,
             object_pairs_hook=_object,
@@ -235,8 +240,8 @@ def _value(hint: Any, value: Any, path: str) -> Any:
         return _as_float(value, path)
     if isinstance(hint, type) and (not isinstance(value, hint) or (isinstance(value, bool) and hint is not bool)):
         raise ValueError(f"config {path} is {brief(value)}; expected {hint.__name__}")
-    if isinstance(value, str) and HALVES.search(value):
-        raise ValueError(f"config {path} is {brief(value)}; expected text, which has no halves of characters")
+    if isinstance(value, str) and len(value) > MOST_LETTERS:
+        raise ValueError(f"config {path} has {len(value):,} letters; expected up to {MOST_LETTERS:,}")
     return value
 
 

@@ -1,7 +1,8 @@
-"""Where tensors are computed: this process's GPU, or the CPU."""
+"""Where tensors are computed: this process's GPU, or the CPU; and how much memory there is."""
 
 import os
 import re
+from pathlib import Path
 
 import torch
 
@@ -27,3 +28,24 @@ def pick_device(name: str = "auto") -> torch.device:
             raise ValueError(f"there is no {device}: this PyTorch sees {gpus}; use --device cpu, or fewer processes")
         torch.cuda.set_device(device)
     return device
+
+
+def memory_of(device: torch.device | str = "cpu") -> int:
+    """Bytes of memory that a device has in all, as far as this process may use them.
+
+    >>> memory_of("cpu") > 100_000_000
+    True
+    """
+    device = torch.device(device)
+    if device.type == "cuda":
+        return torch.cuda.mem_get_info(device)[1]
+    bounds = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")] if hasattr(os, "sysconf") else []
+    if os.name == "posix":
+        import resource
+
+        limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+        bounds += [] if limit == resource.RLIM_INFINITY else [limit]
+    group = Path("/sys/fs/cgroup/memory.max")  # a container's
+    if group.is_file() and (text := group.read_text().strip()).isdecimal():
+        bounds.append(int(text))
+    return min(bounds, default=1 << 62)

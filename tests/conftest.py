@@ -22,7 +22,7 @@ if "PYTEST_XDIST_WORKER" in os.environ:  # workers share the cores: one thread e
 # a server, a model that is trained first), and each test that took more than 1.5 s with all its parameters, on one core
 # of a busy machine (pytest --durations=0, 2026-11-18).
 SLOW_FILES = (
-    "test_compile test_distributed test_docs test_exercises test_explain_memory test_packaging test_readme test_resume"
+    "test_compile test_distributed test_docs test_exercises test_explain_memory test_fuzz test_hostile_files test_packaging test_readme test_resume"
     " test_strength_explain test_strength_training"
 )
 SLOW_FIXTURES = "visit outcomes server bright run_folder"
@@ -95,6 +95,7 @@ test_what_is_never_said_is_not_said_to_be_explained_either
 test_what_is_not_asked_for_is_five_beams_the_best_of_them_and_one_draw
 test_what_is_said_has_the_probability_and_the_attention_of_the_whole_sentence
 test_who_asks_again_gets_what_took_too_long
+test_words_of_thousands_of_odd_captions_are_the_official_tokenizers
 """
 
 

@@ -1,52 +1,29 @@
 """Are the tests strong? Change one thing in one line, run the tests that call it: one of them should fail.
 
     python tests/mutate.py --sample 400                     # drawn evenly over the rooms; goes on where it stopped
+    python tests/mutate.py --sample 150 --seed 3 --unlike ONE.jsonl   # none of those that were judged there
     python tests/mutate.py --only pellucid/decode/beam.py   # every mutant of a file
     python tests/mutate.py --again                          # the survivors once more, when tests were added
     python tests/mutate.py --report     # what came of it is kept in results/, and nothing is run
 
-A mutant is written into a copy of the tree, so that processes which tests start see it too. For each, a process is
-forked that has imported what is heavy and nothing of ours. Which tests call a function is found out beforehand.
 A survivor is a missing test, or mutants.json says why no test can see it (that a tensor's device is left out is seen
-nowhere on a CPU, and isn't listed).
+nowhere on a CPU, and isn't listed). judging.py says how one is asked for.
 """
 
 import argparse
-import ast
-import builtins
-import faulthandler
 import importlib
 import json
 import os
 import random
-import resource
-import shutil
-import signal
 import sys
 import tempfile
-import time
-import traceback
-import zlib
-from contextlib import suppress
-from dataclasses import asdict
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+from judging import TESTS, Bench
 from mutants import ROOT, Mutant, mutants_of
 
-# The rooms, and which test files are asked, the nearest first; the examples in the mutated file come before them.
-TESTS = {
-    room: f"strength_{room} {names}".split()
-    for room, names in {
-        "ops": "attention masks_positions summaries laws decode parity layers captioner",
-        "decode": "decode captioner speech",
-        "evaluation": "captions evaluate controls speech verbs_classify verbs_caption caption_training",
-        "explain": "explain explain_heads faithfulness trace figures verbs_attend",
-        "training": "optim config train caption_training verbs_classify resume distributed",
-    }.items()
-}
-STARTER = "tests/trainings.py:Started.__init__"  # a test that calls it trains in processes, which no trace follows
 COUNTED = ("mutants", "killed", "timeouts", "killed_by_new_tests", "equivalent", "elsewhere", "survived", "score")
 HEAVY = ("torch", "torch._dynamo", "torch.distributed.fsdp", "numpy", "scipy.optimize", "scipy.stats", "PIL.Image")
 HEAVY += ("sklearn.datasets", "matplotlib.pyplot", "einops", "safetensors.torch", "tokenizers", "tyro", "fastapi")
@@ -63,167 +40,10 @@ HEAVY += (
 History = dict[str, list[dict[str, Any]]]  # by a mutant's id, what came of each run of it
 
 
-class Selection:
-    """Runs the chosen tests in their order; what is running, what failed or that nothing did is left in a file."""
-
-    def __init__(self, state: Path, seconds: dict[str, float]):
-        self.state, self.seconds = state, seconds
-
-    def pytest_collection_modifyitems(self, items: list[Any]) -> None:
-        order = {name: place for place, name in enumerate(self.seconds)}
-        items[:] = sorted((item for item in items if item.nodeid in order), key=lambda item: order[item.nodeid])
-
-    def pytest_runtest_logstart(self, nodeid: str) -> None:
-        self.state.write_text(f"timeout {nodeid}")
-        faulthandler.dump_traceback_later(max(20, 5 * self.seconds[nodeid]), exit=True, file=sys.__stderr__)
-
-    def pytest_runtest_logreport(self, report: Any) -> None:
-        if report.failed:
-            self.state.write_text(f"killed {report.nodeid}")
-
-    def pytest_sessionfinish(self, exitstatus: int) -> None:
-        if exitstatus == 0:
-            self.state.write_text("survived")
-
-
-class Trace:
-    """How long each test takes and which functions it calls; what a fixture of its file calls, all its tests call."""
-
-    def __init__(self, state: Path):
-        self.state = state
-        self.tests: dict[str, tuple[float, set[str]]] = {}
-        self.shared = self.now = set[str]()
-        vars(builtins)["called"] = lambda name: self.now.add(name)
-
-    def pytest_runtest_logstart(self) -> None:
-        self.start, self.now = time.monotonic(), self.shared
-
-    def pytest_runtest_call(self) -> None:
-        self.now = set()
-
-    def pytest_runtest_logreport(self, report: Any) -> None:
-        if report.when == "call" and report.passed:
-            self.tests[report.nodeid] = (time.monotonic() - self.start, self.now)
-
-    def pytest_sessionfinish(self) -> None:
-        tests = {name: (seconds, sorted(calls | self.shared)) for name, (seconds, calls) in self.tests.items()}
-        self.state.write_text(json.dumps(tests))
-
-
-def instrumented(source: str, file: str) -> str:
-    """The source, in which each function first says its name to whoever has put `called` among the builtins."""
-    tree = ast.parse(source)
-    scopes = [("", tree), *((f"{node.name}.", node) for node in tree.body if isinstance(node, ast.ClassDef))]
-    for scope, node in [(scope, node) for scope, parent in scopes for node in parent.body]:
-        if isinstance(node, ast.FunctionDef):
-            call = f'__import__("builtins").__dict__.get("called", len)("{file}:{scope}{node.name}")'
-            node.body[ast.get_docstring(node) is not None : 0] = ast.parse(call).body
-    return ast.unparse(tree)
-
-
-def left_out(folder: str, names: list[str]) -> set[str]:
-    """What a copy of the tree does without; runs/ at its root is what somebody trained, elsewhere it is a room."""
-    nothing = shutil.ignore_patterns(".git", ".venv", "__pycache__", ".*_cache", ".hypothesis", "artefacts")
-    return nothing(folder, names) | ({"runs"} if Path(folder) == ROOT else set())
-
-
-def run_pytest(tree: Path, plugin: Any, asked: list[str], log: Path, limit: float) -> None:
-    """In a forked child that sees only the copy of the tree, and that is ended with all it started."""
-    if not (child := os.fork()):
-        try:
-            os.setsid()
-            os.dup2(output := os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), 1)
-            os.dup2(output, 2)
-            resource.setrlimit(resource.RLIMIT_DATA, (2**33, 2**33))
-            os.chdir(tree)
-            os.environ["PYTHONPATH"] = str(tree)
-            sys.path[:] = [str(tree), *(path for path in sys.path if path not in (str(ROOT), str(ROOT / "tests")))]
-            words = ["-q", "-p", "jaxtyping._pytest_plugin", "-p", "no:cacheprovider", "-p", "no:faulthandler"]
-            words += ["-W", "ignore::pytest.PytestAssertRewriteWarning"]  # its plugins are imported before it
-            sys.modules["pytest"].main([*words, *asked], plugins=[plugin])
-        except BaseException:
-            traceback.print_exc()
-        finally:
-            sys.stdout.flush()
-            os._exit(0)
-    end = time.monotonic() + limit
-    while time.monotonic() < end and os.waitpid(child, os.WNOHANG) == (0, 0):
-        time.sleep(0.02)
-    with suppress(ProcessLookupError, ChildProcessError):
-        os.killpg(child, signal.SIGKILL)
-        os.waitpid(child, 0)
-
-
-class Bench:
-    """A copy of the tree in which mutants live, one at a time; another that is traced, and what was traced."""
-
-    def __init__(self, folder: Path, traces: Path, longest: float):
-        self.tree, self.traced, self.state, self.log = (folder / name for name in ("tree", "traced", "state", "log"))
-        for tree in (self.tree, self.traced):
-            shutil.copytree(ROOT, tree, ignore=left_out)
-        for path in [*(self.traced / "pellucid").rglob("*.py"), self.traced / "tests" / "trainings.py"]:
-            path.write_text(instrumented(path.read_text(), path.relative_to(self.traced).as_posix()))
-        self.longest, self.path = longest, traces
-        self.traces = json.loads(traces.read_text()) if traces.exists() else {}
-
-    def trace(self, file: str) -> dict[str, Any]:
-        """Seconds and called functions of each test of a file that passes; traced once, unless the file changes."""
-        key = f"{file} {zlib.crc32((self.tree / file).read_bytes())}"
-        if key not in self.traces:
-            self.state.write_text("{}")
-            run_pytest(self.traced, Trace(self.state), [file], self.log, limit=900)
-            self.traces[key] = json.loads(self.state.read_text())
-            if file.startswith("tests/") and not self.traces[key]:  # else every mutant would survive them
-                raise SystemExit(f"no test of {file} passes in a copy of the tree:\n{self.log.read_text()[-2000:]}")
-            self.path.write_text(json.dumps(self.traces))
-        return self.traces[key]
-
-    def tests(self, mutant: Mutant) -> dict[str, float]:
-        """The tests that call the mutated function, and those that train in processes, in the order of asking."""
-        room = mutant.file.split("/")[1]
-        called: dict[str, float] = {}
-        unseen: dict[str, float] = {}
-        for file in [mutant.file, *(f"tests/test_{name}.py" for name in TESTS[room])]:
-            for test, (seconds, calls) in sorted(self.trace(file).items(), key=lambda item: item[1][0]):
-                default = not mutant.function and "strength" in file  # a dataclass is made without a call of ours
-                if default or any(call.startswith(f"{mutant.file}:{mutant.function}") for call in calls):
-                    called[test] = seconds
-                elif room == "training" and STARTER in calls:
-                    unseen[test] = seconds
-        chosen: dict[str, float] = {}
-        for test, seconds in (called | unseen).items():
-            if seconds + sum(chosen.values()) < self.longest:
-                chosen[test] = seconds
-        return chosen
-
-    def judge(self, mutant: Mutant) -> dict[str, Any]:
-        """Ask the nearest file, and the others if its tests pass."""
-        seconds, place, start = self.tests(mutant), self.tree / mutant.file, time.monotonic()
-        files = list(dict.fromkeys(name.split("::")[0] for name in seconds))
-        original, status, by = place.read_text(), "survived", ""
-        place.write_text(mutant.source)
-        os.utime(place, (2e9 + start, 2e9 + start))  # no compiled file is as young
-        for asked in (files[:1], files[1:]):
-            if asked and status == "survived":
-                self.state.write_text("killed on import")
-                chosen = {name: s for name, s in seconds.items() if name.split("::")[0] in asked}
-                run_pytest(
-                    self.tree, Selection(self.state, chosen), ["-x", *asked], self.log, 60 + 5 * sum(chosen.values())
-                )
-                status, _, by = self.state.read_text().partition(" ")
-        place.write_text(original)
-        facts = {name: value for name, value in asdict(mutant).items() if name != "source"} | {"id": mutant.id}
-        return facts | {
-            "status": status,
-            "by": by,
-            "asked": len(seconds),
-            "seconds": round(time.monotonic() - start, 1),
-        }
-
-
 def choose(options: argparse.Namespace, history: History) -> list[Mutant]:
     files = [path for room in options.rooms for path in sorted((ROOT / "pellucid" / room).glob("*.py"))]
-    mutants = [m for path in files for m in mutants_of(path) if options.only in (None, m.file)]
+    known = {mutant for path in options.unlike for mutant in read_history(path)}
+    mutants = [m for path in files for m in mutants_of(path) if options.only in (None, m.file) and m.id not in known]
     if options.again:
         survived = [m for m in mutants if m.id in history and history[m.id][-1]["status"] == "survived"]
         return [m for m in survived if not explain(history[m.id][-1])]
@@ -241,9 +61,9 @@ def run(mutants: list[Mutant], options: argparse.Namespace, history: History) ->
     for name in HEAVY:
         importlib.import_module(name)
     with tempfile.TemporaryDirectory() as folder:
-        bench = Bench(Path(folder), options.out.with_suffix(".traces.json"), options.longest)
+        bench = Bench(Path(folder), options.out.with_name("mutants.traces.json"), options.longest, options.without)
         for i, mutant in enumerate(mutants):
-            facts = bench.judge(mutant)
+            facts = bench.judge(mutant, fresh=options.again)
             history.setdefault(mutant.id, []).append(facts)
             with options.out.open("a") as file:
                 file.write(json.dumps(facts, ensure_ascii=False) + "\n")
@@ -291,6 +111,13 @@ def summarise(history: History, room: str) -> dict[str, Any]:
     return counts | {"score": score, "survivors": survivors}
 
 
+def read_history(path: Path) -> History:
+    history: History = {}
+    for line in path.read_text().splitlines() if path.exists() else ():
+        history.setdefault((facts := json.loads(line))["id"], []).append(facts)
+    return history
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
@@ -299,24 +126,25 @@ def main() -> None:
     parser.add_argument("--rooms", nargs="+", choices=list(TESTS), default=list(TESTS))
     parser.add_argument("--sample", type=int, help="so many mutants, evenly over the rooms; all of them unless given")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--unlike", type=Path, nargs="+", default=[], help="no mutant that was judged in these files")
     parser.add_argument("--only", help="the mutants of one file")
-    parser.add_argument("--again", action="store_true", help="those that survived and are not explained")
+    parser.add_argument("--again", action="store_true", help="those that survived and are not explained, from scratch")
+    parser.add_argument("--without", nargs="+", default=[], help="test files that aren't asked, as resume")
     parser.add_argument("--longest", type=float, default=60, help="seconds of tests for one mutant")
     parser.add_argument("--report", action="store_true", help="keep what came of it in results/, and run nothing")
+    parser.add_argument("--notes", default="", help="what else there is to say of the report")
     options = parser.parse_args()
-    history: History = {}
-    for line in options.out.read_text().splitlines() if options.out.exists() else ():
-        history.setdefault((facts := json.loads(line))["id"], []).append(facts)
+    history = read_history(options.out)
     if not options.report:
         run(choose(options, history), options, history)
     rooms = {room: summarise(history, room) for room in TESTS}
     for room, facts in rooms.items():
         print(room, *(f"{name} {value}" for name, value in facts.items() if name != "survivors"), sep="  ")
     if options.report:
-        keep_counts(rooms, options.seed)
+        keep_counts(rooms, options.seed, options.notes)
 
 
-def keep_counts(rooms: dict[str, dict[str, Any]], seed: int) -> None:
+def keep_counts(rooms: dict[str, dict[str, Any]], seed: int, notes: str) -> None:
     """What came of it, as the benchmarks keep theirs."""
     sys.path.insert(0, str(ROOT / "benchmarks"))
     import torch
@@ -337,6 +165,7 @@ def keep_counts(rooms: dict[str, dict[str, Any]], seed: int) -> None:
         torch.device("cpu"),
         seeds=[seed],
         settings={"mutants": sum(row["mutants"] for row in counts)},
+        notes=notes,
     )
 
 

@@ -216,7 +216,7 @@ TOLD = {
     "shards": "WebDataset, 3 shards",
     "blip": "list of images and captions",
     "beside": "images with .txt beside them",
-    "kaggle": "lines of image,caption",
+    "kaggle": "a table parted by commas, the image from column 'image', its captions from 'caption'",
     "kaggle_bare": "lines of image,caption",
     "metadata_flat": "metadata.jsonl",
     "one_shard": "WebDataset, 1 shards",
@@ -385,6 +385,120 @@ def test_tables_as_people_write_them(kind, tmp_path):
     rows = "".join(f"{name},{i},a dog\n" for i, (_, name, _, _) in enumerate(SAMPLES))
     path.write_text("image_name,comment_number,comment\n" + rows)
     assert set(load(path, strict=True).train.captions) == {("a dog",)}
+
+
+# Tables by their columns: the header, a row with {} for the image, and what inspect says of it
+
+
+COLUMNS = {
+    "file,caption": ("{},a dog", "the image from column 'file', its captions from 'caption'"),
+    "image_path,caption": ("{},a dog", "the image from column 'image_path', its captions from 'caption'"),
+    "name\tcaption": ("{}\ta dog", "a table parted by tabs, the image from column 'name'"),
+    "\ufeffCaption;Image Path": ("a dog;{}", "a table parted by semicolons, the image from column 'Image Path'"),
+    ",imageName,split,sentence,source": (
+        "7,{},{split},a dog,web",
+        "'imageName', its captions from 'sentence', its split",
+    ),
+    "image_name| comment_number| comment": ("{}| 0| a dog", "parted by bars, the image from column 'image_name'"),
+    "photo,description,title": ("{},a dog,none", "the image from column 'photo', its captions from 'description'"),
+    "image,text,caption": ("{},none,a dog", "the image from column 'image', its captions from 'caption'"),
+    "image,file_name,caption": ("{0},{0},a dog", "the image from column 'file_name'"),
+    "id,image,caption": ("17,{},a dog", "the image from column 'image'"),
+    "image_id,label": ("{stem},a dog", "the image from column 'image_id', its captions from 'label'"),
+    "first,second": ("{},a dog", "the image from column 'first', its captions from 'second'"),
+    "sep=;\nimage;text": ("{};a dog", "parted by semicolons, the image from column 'image', its captions from 'text'"),
+    '"file","caption"': ('"{}","a\n dog"', "a table parted by commas, the image from column 'file'"),
+}
+
+
+def write_table(folder, header, line, name="table.csv"):
+    write_images(folder / "images")
+    rows = [line.format(each, stem=each[:4], split=split) for split, each, _, _ in SAMPLES]
+    path = folder / name
+    path.write_text("\n".join([header, *rows]) + "\n", encoding="utf-8")
+    return path
+
+
+@pytest.mark.parametrize("header", COLUMNS)
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+def test_columns_are_known_by_many_names_and_inspect_says_which_were_taken(header, end, tmp_path, capsys):
+    line, said = COLUMNS[header]
+    path = write_table(tmp_path, header, line)
+    path.write_bytes(path.read_bytes().replace(b"\n", end.encode()))
+    splits = load(path, strict=True)
+    assert {sentence for part in parts(splits).values() for each in part.captions for sentence in each} == {"a dog"}
+    assert sum(map(len, parts(splits).values())) == 8
+    assert sorted(map(number, splits.test.ids)) == [6, 7] or "split" not in header
+    assert main(["data", "inspect", str(path)]) == 0
+    first = capsys.readouterr().out.splitlines()[0]
+    assert said in first
+    assert "8 images, 8 captions" in first
+
+
+def test_several_columns_of_captions_are_all_read(tmp_path):
+    header = "caption_0,image,caption_1,caption_2"
+    path = write_table(tmp_path, header, 'a dog,{},"a dog, running",')
+    assert set(load(path, strict=True).train.captions) == {("a dog", "a dog, running")}
+    path = write_table(tmp_path, header.replace("caption_2", "text"), "a dog,{},a cat,none")
+    assert set(load(path, strict=True).train.captions) == {("a dog", "a cat")}
+
+
+UNCLEAR = {
+    "image,text,comment": (
+        "{},a,b",
+        "has several columns that could be the caption, 'text', 'comment'; rename the right",
+    ),
+    "image,caption,caption": ("{},a,b", "several columns that could be the caption, 'caption', 'caption'; rename"),
+    "image,file,caption": (
+        "{0},{0},a",
+        "several columns that could name the image, 'image', 'file'; rename the right one",
+    ),
+    "file_name,file name,caption": ("{0},{0},a", "rename the right one 'file_name' and the others otherwise"),
+    "image,colour,size": (
+        "{},a,b",
+        "has the columns 'image', 'colour', 'size', and none is known as the caption; rename",
+    ),
+    "x,y,caption": ("1,2,a", "has the columns 'x', 'y', 'caption', and none is known to name the image; rename it"),
+    "url,caption": ("https://a.org/{},a", "names images by their address, 'https://a.org/im_0.png'; fetch them"),
+}
+
+
+@pytest.mark.parametrize("header", UNCLEAR)
+def test_columns_that_could_be_read_in_two_ways_are_asked_about(header, tmp_path, capsys):
+    line, sentence = UNCLEAR[header]
+    path = write_table(tmp_path, header, line)
+    assert main(["data", "inspect", str(path)]) == 2
+    told = capsys.readouterr().err
+    assert sentence in told
+    assert told.count("\n") == 1
+    with pytest.raises(ValueError, match=r"table\.csv "):
+        load(path)
+
+
+def test_a_folder_with_two_tables_is_asked_about(tmp_path):
+    write_table(tmp_path, "file,caption", "{},a dog", "captions_train.csv")
+    assert len(load(tmp_path).train)
+    write_table(tmp_path, "file,caption", "{},a dog", "captions_val.csv")
+    with pytest.raises(ValueError, match=r"several tables of captions, '.*train.csv', '.*val.csv'; name one file"):
+        load(tmp_path)
+
+
+def test_captions_and_images_that_are_there_twice_are_told(tmp_path):
+    path = write_table(tmp_path, "split,file,caption", "{split},{},a dog")
+    assert inspect_captions(CaptionData(str(path))).repeated == (
+        "1 captions of several images, most often 'a dog', of 8",
+    )
+    lines = [f"{split},{name},number {i}" for i, (split, name, _, _) in enumerate(SAMPLES)]
+    path.write_text("\n".join(["split,file,caption", *lines]))
+    assert inspect_captions(CaptionData(str(path))).repeated == ()
+    path.write_text("\n".join(["split,file,caption", *lines, lines[2]]))
+    (tmp_path / "images" / "im_1.webp").write_bytes((tmp_path / "images" / "im_0.png").read_bytes())
+    inspection = inspect_captions(CaptionData(str(path)))
+    assert inspection.repeated == (
+        "1 captions more than once of one image: 'number 2' of 'im_2.jpg'",
+        "1 train images under several names: 'im_0.png', 'im_1.webp'",
+    )
+    assert "repeated: 1 train images under several names" in str(inspection)
 
 
 def test_an_image_in_two_lists(tmp_path, caplog):

@@ -16,6 +16,8 @@ from pellucid.hub import read, write
 from pellucid.hub.describe import interpret_config
 from pellucid.hub.folders import read_folder
 from pellucid.models import ViT, ViTConfig
+from pellucid.models.pretrained import write_weights
+from pellucid.ready import load
 
 
 @torch.no_grad()
@@ -154,6 +156,47 @@ def test_normalisation_of_pixels_travels(tmp_path):
     for layout in ("huggingface", "timm"):
         convert(ConvertOptions(tmp_path / "ours", tmp_path / layout, layout))
         assert read_folder(tmp_path / layout).config == model.config
+
+
+def test_normalisation_is_given_or_found_beside_the_weights(tmp_path, capsys):
+    write_weights(tmp_path / "model.safetensors", write(small(), "timm"))
+
+    def config_of(out, **options):
+        convert(ConvertOptions(tmp_path / "model.safetensors", tmp_path / out, heads=3, **options))
+        return ViT.from_pretrained(tmp_path / out).config
+
+    assert config_of("without").mean is None
+    assert "to ask it about pictures, convert with --mean and --std" in capsys.readouterr().out
+    with pytest.raises(ValueError, match="pellucid convert MODEL OUT --mean M M M --std S S S"):
+        _ = load(str(tmp_path / "without")).reader
+    given = config_of("given", mean=(0.5,), std=(0.1, 0.2, 0.3))
+    assert (given.mean, given.std) == ((0.5, 0.5, 0.5), (0.1, 0.2, 0.3))
+    assert "to ask it" not in capsys.readouterr().out
+    assert load(str(tmp_path / "given")).reader.normalise.std == (0.1, 0.2, 0.3)
+    again = read_folder(tmp_path / "given", mean=(0.25,), std=(1.0,)).config
+    assert (again.mean, again.std) == ((0.25,) * 3, (1.0,) * 3)
+    preprocessor = {"do_normalize": True, "image_mean": [0.1, 0.2, 0.3], "image_std": [0.4, 0.5, 0.6]}
+    (tmp_path / "preprocessor_config.json").write_text(json.dumps(preprocessor))
+    beside = config_of("beside")
+    assert (beside.mean, beside.std) == ((0.1, 0.2, 0.3), (0.4, 0.5, 0.6))
+    assert config_of("over it", mean=(0.5,), std=(0.5,)).mean == (0.5, 0.5, 0.5)
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        ({"mean": (0.5,)}, "mean is given without std; expected both, as --mean 0.5 0.5 0.5 --std"),
+        ({"std": (0.5,)}, "std is given without mean; expected both"),
+        ({"mean": (0.5,), "std": (0.0,)}, "std is 0.0; expected numbers above zero, for pixels in 0…1"),
+        ({"mean": (127.5,), "std": (1.0,)}, "mean is 127.5; expected numbers in 0…1, as pixels are"),
+        ({"mean": (0.5, 0.5), "std": (1.0,)}, "mean has 2 values; expected one for each of 3 channels"),
+    ],
+)
+def test_normalisation_that_can_not_be_meant_is_refused(given, sentence, tmp_path):
+    write_weights(tmp_path / "model.safetensors", write(small(), "timm"))
+    with pytest.raises(ValueError, match=sentence):
+        convert(ConvertOptions(tmp_path / "model.safetensors", tmp_path / "out", heads=3, **given))
+    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize(("dtype", "close"), [(torch.float32, 1e-5), (torch.float64, 1e-10)])
@@ -385,9 +428,10 @@ def test_a_folder_for_torchvision_and_files_alone(torchvision, tmp_path, capsys)
     convert(ConvertOptions(tmp_path / "theirs/model.safetensors", tmp_path / "empty", heads=3))
     assert_equal(ViT.from_pretrained(tmp_path / "empty").state_dict(), model.state_dict())
     for i, data in enumerate((theirs.state_dict(), {"model": theirs.state_dict(), "epoch": 3})):
-        torch.save(data, tmp_path / "theirs.pth")
-        convert(ConvertOptions(tmp_path / "theirs.pth", tmp_path / f"pickled{i}", heads=3))
-        assert_equal(ViT.from_pretrained(tmp_path / f"pickled{i}").state_dict(), model.state_dict())
+        for older in (False, True):
+            torch.save(data, tmp_path / "theirs.pth", _use_new_zipfile_serialization=not older)
+            convert(ConvertOptions(tmp_path / "theirs.pth", tmp_path / f"pickled{i}{older}", heads=3))
+            assert_equal(ViT.from_pretrained(tmp_path / f"pickled{i}{older}").state_dict(), model.state_dict())
 
 
 def test_refusals_of_the_command(tmp_path):
@@ -419,9 +463,9 @@ def test_refusals_of_the_command(tmp_path):
     (tmp_path / "note.txt").write_text("")
     refused("is no file of weights; expected .safetensors or .pt, .pth, .bin", source="note.txt")
     torch.save({"model": small()}, tmp_path / "whole.pt")
-    refused("holds more than tensors, which isn't unpickled here", source="whole.pt")
+    refused(r"asks for pellucid\.models\.vit\.ViT, which is refused", source="whole.pt")
     (tmp_path / "broken.bin").write_bytes(b"PK\x03\x04 broken")
-    refused("is damaged or holds more than tensors", source="broken.bin")
+    refused("is no file of torch.save", source="broken.bin")
     torch.save([1, 2], tmp_path / "list.pt")
     refused("holds no state dict", source="list.pt")
     (tmp_path / "broken.safetensors").write_bytes(b"broken")

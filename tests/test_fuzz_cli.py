@@ -4,6 +4,7 @@ import io
 import json
 import os
 import pickle
+import struct
 import tarfile
 import tempfile
 from dataclasses import replace
@@ -113,10 +114,11 @@ def test_broken_images(world, refused):
     for path in folder.rglob("00[01].png"):
         path.write_bytes(path.read_bytes()[:50])
     source = f"folder:{folder}"
-    assert "8 of 16 images can't be read, more than 1%; the first: " in refused(
-        "evaluate", "model", "--data", source, sentences=9
+    assert "4 of 8 images can't be read, more than 1%; the first: " in refused(
+        "evaluate", "model", "--data", source, sentences=5
     )
-    assert "more than 1%; the first: " in refused("train", "vit_digits", "--data.name", source, sentences=9)
+    words = ("train", "vit_digits", "--data.name", source, "--data.held-out", 0)
+    assert "more than 1%; the first: " in refused(*words, sentences=9)
     assert "more than 1%; the first: " in refused("data", "look", source, sentences=9)
     broken = folder / "train" / "cat" / "000.png"
     said = refused("predict", "model", broken, broken, sentences=3)
@@ -125,9 +127,11 @@ def test_broken_images(world, refused):
 
 def test_what_pillow_remarks_is_not_told(world, refused):
     """It warns of a damaged TIFF before it fails on it."""
-    path, whole = world / "here" / "a.tif", encoded(picture(height=16, width=16), "TIFF")
-    path.write_bytes(whole[:100])
-    with pytest.warns(UserWarning, match="Truncated File Read"), pytest.raises(ValueError, match="can't be read"):
+    path, whole = world / "here" / "a.tif", bytearray(encoded(picture(height=16, width=16), "TIFF"))
+    at = whole.index(struct.pack("<HHL", 258, 3, 3)) + 8  # where the bits of each channel are said to lie
+    whole[at : at + 4] = b"\xff\xff\xff\x7f"
+    path.write_bytes(whole)
+    with pytest.warns(UserWarning, match="(?i)tag|corrupt|truncated"), pytest.raises(ValueError, match="can't be read"):
         decode(path)
     assert "a.tif can't be read: " in refused("predict", "model", path)
 
@@ -141,7 +145,7 @@ def test_a_pickle_with_code_in_it(world, refused):
         "data", "fetch", "cifar10", "--path", folder
     )
     torch.save({"cls_token": Code()}, world / "here" / "model.pt")
-    assert "holds more than tensors, which isn't unpickled here" in refused("convert", "model.pt", "out", "--heads", 1)
+    assert "asks for posix.mkdir, which is refused" in refused("convert", "model.pt", "out", "--heads", 1)
     assert not (world / "here" / "made_by_the_pickle").exists()
     pickle.loads(pickle.dumps(Code()))  # else the test says nothing
     assert (world / "here" / "made_by_the_pickle").exists()

@@ -227,7 +227,7 @@ def test_a_claim_that_falls_is_exit_code_1_and_a_sentence(capsys):
         (["nothing"], "there is no experiment 'nothing'; expected one of shapes, "),
         (["graph", "--nonsense", "3"], "Unrecognized options: --nonsense"),
         (["graph", "--nodes", "0"], "nodes is 0; expected 1 or more"),
-        (["perturbation", "--moved", "99"], "perturbation can't run with these parameters: "),
+        (["perturbation", "--moved", "99"], "moved is 99; expected 0…7, one of 8 keys"),
         (["convolution", "--kernel", "2"], "kernel is 2; expected an odd number"),
         (["graph", "--figure", "graph.gif"], "a picture is .png, .svg, .pdf; got 'graph.gif'"),
         (["--figure", "all.png"], "--figure is of one experiment; name it"),

@@ -3,7 +3,6 @@
 import json
 import math
 import re
-import time
 from typing import Any
 
 import pytest
@@ -11,7 +10,7 @@ import torch
 from browser import chromium as chromium
 from browser import keep
 from browser import visit as visit
-from serving import serving
+from serving import serving, wait_until
 from starlette.testclient import TestClient
 from torch import Tensor
 
@@ -24,6 +23,7 @@ from pellucid.ops.positions import offset_rotation, sinusoidal
 from pellucid.serve import experiments
 from pellucid.serve.app import create_app
 from pellucid.serve.limits import Limits
+from pellucid.serve.service import Service
 from pellucid.views.page import VIEWER_FOLDER
 
 QUICK = ("temperature", "perturbation", "masks", "sinusoids", "shapes", "multihead", "padding", "graph")
@@ -417,34 +417,35 @@ def test_what_cant_be_run_is_one_sentence(client, asked, status, sentence):
     assert sentence in response.json()["error"]
 
 
+def counted(service: Service, monkeypatch) -> list[tuple]:
+    """What the process beside the server is asked for."""
+    asked, run = [], service.killable.run
+
+    async def spy(function, *arguments):
+        asked.append(arguments)
+        return await run(function, *arguments)
+
+    monkeypatch.setattr(service.killable, "run", spy)
+    return asked
+
+
 def test_an_answer_is_kept(client, monkeypatch):
-    ran = []
-
-    def counted(one, parameters):
-        ran.append(parameters.seed)
-        return direct(one.name, seed=parameters.seed)
-
-    monkeypatch.setattr(experiments, "run_page", counted)
+    asked = counted(client.app.state.service, monkeypatch)
     answers = [client.get("/api/lab/norms", params={"seed": seed}).json() for seed in (7, 7, 8, 7)]
-    assert ran == [7, 8]
+    assert [changes["seed"] for _, changes in asked] == [7, 8]
     assert answers[0] == answers[1] == answers[3] != answers[2]
 
 
 def test_who_asks_again_gets_what_took_too_long(monkeypatch):
-    ran = []
-
-    def slow(one, parameters):
-        ran.append(one.name)
-        time.sleep(1)
-        return direct(one.name)
-
-    monkeypatch.setattr(experiments, "run_page", slow)
-    with TestClient(create_app({}, limits=Limits(seconds=0.2)), base_url="http://127.0.0.1:8000") as impatient:
+    app = create_app({}, limits=Limits(seconds=0.05, linger=30.0))
+    service = app.state.service
+    asked = counted(service, monkeypatch)
+    with TestClient(app, base_url="http://127.0.0.1:8000") as impatient:
         first = impatient.get("/api/lab/norms")
         assert (first.status_code, first.headers["retry-after"]) == (503, "1")
-        time.sleep(1.5)
+        wait_until(lambda: service.pages.kept, seconds=60)
         assert impatient.get("/api/lab/norms").json() == direct("norms")
-    assert ran == ["norms"]
+    assert len(asked) == 1
 
 
 def test_the_modules_of_the_lab_are_served_and_nothing_beside_them(client):

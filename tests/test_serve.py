@@ -3,7 +3,6 @@
 import io
 import json
 import logging
-import os
 import struct
 import threading
 import time
@@ -11,6 +10,7 @@ import zlib
 from pathlib import Path
 from urllib.parse import unquote
 
+import anyio
 import numpy as np
 import pytest
 import schemathesis
@@ -29,7 +29,7 @@ from pellucid.ready import ReadyCaptioner, ReadyClassifier, load_classifier
 from pellucid.runs import ClassifierRun, RunFolder
 from pellucid.serve.app import create_app
 from pellucid.serve.guard import HEADERS, check_token
-from pellucid.serve.limits import Limits
+from pellucid.serve.limits import Limits, Room
 from pellucid.serve.problems import UNEXPECTED
 from pellucid.serve.runs import Runs
 from pellucid.serve.worker import Worker
@@ -298,8 +298,12 @@ def asked_raw(client, path):
              "headers": [(b"host", b"127.0.0.1")], "http_version": "1.1", "scheme": "http"}  # fmt: skip
     sent = []
 
+    messages = iter([{"type": "http.request", "body": b"", "more_body": False}])
+
     async def receive():
-        return {"type": "http.request", "body": b"", "more_body": False}
+        for message in messages:
+            return message
+        return await anyio.sleep_forever()  # they don't leave
 
     async def send(message):
         sent.append(message)
@@ -313,7 +317,7 @@ def test_the_confusion_matrix_is_drawn_once(client, monkeypatch):
     assert response.headers["X-Images"] == "360"
     with Image.open(io.BytesIO(response.content)) as picture:
         assert picture.width > 500
-    monkeypatch.setattr("pellucid.serve.training.draw_confusion", None)
+    monkeypatch.setattr(client.app.state.service.killable, "run", None)
     assert client.get("/api/runs/digits/confusion.png").content == response.content
     assert "has kept no weights yet" in refusal(client.get("/api/runs/strange/confusion.png"), 404)
 
@@ -427,11 +431,11 @@ def bomb(width, height):
 
 
 BROKEN = {
-    "text": (b"hello, I am a picture", "it is no image in a format that Pillow reads"),
+    "text": (b"hello, I am a picture", "it is no image in a format that is read here"),
     "cut": (file_of(size=(100, 100))[:300], "can't be read"),
     "bomb": (bomb(50_000, 50_000), "it is 50,000×50,000 pixels, more than the limit of 65,536; make it smaller"),
-    "wide": (bomb(1 << 30, 1), "more than the limit"),
-    "postscript": (b"%!PS-Adobe-3.0 EPSF-3.0\n", "it is EPS, which isn't read here"),
+    "wide": (bomb(1 << 30, 1), "a side longer than the limit"),
+    "postscript": (b"%!PS-Adobe-3.0 EPSF-3.0\n", "no image in a format that is read here (PNG, "),
     "svg": (b"<svg xmlns='http://www.w3.org/2000/svg'/>", "it is no image"),
     "html": (b"<!doctype html><script>alert(1)</script>", "it is no image"),
 }
@@ -588,7 +592,7 @@ def test_requests_go_through_the_model_together(models, monkeypatch):
 
 def test_a_full_house_says_when_to_come_again(models, monkeypatch):
     sign, _ = held_up(models, monkeypatch)
-    with opened(models, limits=Limits(requests=3)) as client:
+    with opened(models, limits=Limits(look=Room(slots=2, queue=1))) as client:
         threads, found = at_once(client, 3, file_of())
         wait_until(lambda: client.get("/api/health").json()["requests"] == 3)
         response = client.post("/api/classify?model=small", content=file_of())

@@ -165,3 +165,103 @@ def test_a_head_that_nobody_reads_costs_nothing():
     losses = ablate(model, lambda: model(x).sum((1, 2)))
     assert_close(losses["1.attention"][1], torch.zeros(2, dtype=torch.float64), rtol=0, atol=1e-12)
     assert losses["1.attention"][[0, 2, 3]].abs().min() > 1e-6
+
+
+def test_a_change_that_would_change_nothing_is_an_error():
+    model, x = nn.Sequential(Own(True), nn.Sequential(Own(False))), torch.randn(1, 5, 16)
+
+    def watched(change):
+        with watch(model, change=change):
+            model(x)
+
+    for change, sentence in (
+        ({"1.1": Change(beta=1.0)}, r"the model has no module '1\.1'; did you mean '1\.0'\?"),
+        (
+            {"1": Change(beta=1.0)},
+            r"change=\{'1': …\} changed nothing: no attention of that name ran; did you mean '1.0'",
+        ),
+        ({"0#2": Change(beta=1.0)}, r"change=\{'0#2': …\} changed nothing: no attention of that name ran"),
+        ({"0": 0.5}, r"a change is 0\.5; expected a Change, as Change\(off=\[3\]\)"),
+        (0.5, r"a change is 0\.5; expected a Change"),
+        (lambda name: 3, "a change is 3; expected a Change"),
+    ):
+        with pytest.raises(ValueError, match=sentence):
+            watched(change)
+    watched({"1.0": Change(beta=1.0)})
+    with watch(model, change={"0": Change(beta=1.0)}):
+        pass  # nothing ran that could be changed
+
+
+def test_a_module_is_changed_by_the_name_that_it_is_recorded_by():
+    shared = Own(False)
+    model = nn.ModuleDict({"one": shared, "two": shared})
+    with (
+        pytest.raises(ValueError, match="'two' is the same module as 'one', by which it is recorded"),
+        watch(model, change={"two": Change(beta=1.0)}),
+    ):
+        pass
+
+
+def test_a_replacement_that_would_replace_nothing_is_an_error():
+    model, x = Own(True), torch.randn(1, 5, 16)
+    with watch(model) as seen:
+        model(x)
+        for change, sentence in (
+            ({"bta": 1.0}, "replace takes no 'bta'; did you mean 'beta'.* expected beta, mask, off, keys"),
+            ({"off": [4]}, r"head 4 is asked for; expected one of 0…3"),
+            ({"off": 2}, r"off is 2; expected a list of heads, as \[3\]"),
+            ({"beta": math.nan}, "beta is nan; expected a number"),
+            ({"keys": 3}, "keys is 3; expected key numbers"),
+        ):
+            with pytest.raises(ValueError, match=sentence):
+                seen[""].replace(**change)
+        seen[""].replace(off=[1])
+        seen[""].replace()  # taken back
+
+    def replace_last():
+        with watch(model) as seen:
+            model(x)
+            seen[""].replace(off=[1])
+
+    with pytest.raises(ValueError, match=r"seen\[''\].replace\(…\) changed nothing: no forward ran after it"):
+        replace_last()
+
+
+def test_what_ran_in_the_fast_path_is_replaced_outside_it():
+    layer = nn.TransformerEncoderLayer(16, 4, 32, batch_first=True)
+    model, x = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False).eval(), torch.randn(2, 5, 16)
+    alone = nn.MultiheadAttention(16, 4, batch_first=True).eval()
+    with torch.no_grad():
+        with watch(model, change={"layers.1.self_attn": Change(off=[1])}):
+            changed = model(x)
+        with watch(model) as seen:
+            plain = model(x)
+            seen["layers.1.self_attn"].replace(off=[1])
+            assert torch.equal(model(x), changed)
+            seen["layers.1.self_attn"].replace()
+            assert torch.equal(model(x), plain)
+        assert not torch.allclose(changed, plain, atol=1e-3)
+        with watch(alone) as seen:
+            plain = alone(x, x, x, need_weights=False)[0]
+            seen[""].replace(off=[0, 1, 2, 3])
+            assert_close(alone(x, x, x, need_weights=False)[0], alone.out_proj.bias.expand_as(plain))
+
+
+def test_a_head_is_ablated_the_one_time_that_is_named():
+    class Twice(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.own = Own(False)
+
+        def forward(self, x):
+            return self.own(x) + 10 * self.own(2 * x)
+
+    model, x = Twice().double(), torch.randn(2, 5, 16, dtype=torch.float64)
+    losses = ablate(model, lambda: model(x).sum((1, 2)), layers=["own"])
+    with torch.no_grad():
+        once = model.own(x).sum((1, 2)) - by_hand(model.own, x, off=[1]).sum((1, 2))
+    assert_close(losses["own"][1], once)
+    with pytest.raises(ValueError, match="no attention 'owm' was seen; seen: 'own', 'own#2'"):
+        ablate(model, lambda: model(x).sum((1, 2)), layers=["owm"])
+    with pytest.raises(ValueError, match="layers is empty"):
+        ablate(model, lambda: model(x).sum((1, 2)), layers=[])

@@ -1,9 +1,11 @@
 """What a mutation run found untested in decode."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
+from conftest import randomised
 from speaking import CAPTIONS, captioner, pictures
 from test_decode import END, HOW, START, contexts, same, slow_beams, talker, trimmed
 from torch.testing import assert_close
@@ -15,6 +17,8 @@ from pellucid.decode import captions as written
 from pellucid.decode.beam import _Beam
 from pellucid.decode.captions import Caption, caption_all, maps_of_words, write_captions
 from pellucid.decode.rows import _Greedy, draw_tokens
+from pellucid.decode.search import run_search
+from pellucid.models import Transformer, TransformerConfig
 
 
 def test_what_is_not_asked_for_is_five_beams_the_best_of_them_and_one_draw():
@@ -22,7 +26,13 @@ def test_what_is_not_asked_for_is_five_beams_the_best_of_them_and_one_draw():
     same(beam_search(model, context, **HOW), beam_search(model, context, **HOW, beams=5, keep=1, length_penalty=1.0))
     with pytest.raises(ValueError, match="keep is 6; expected 1 to 5, the number of beams"):
         beam_search(model, context, **HOW, keep=6)
-    assert sample(model, context, **HOW).tokens.shape[:2] == (4, 1)
+    drawn = [
+        sample(model, context, **HOW, **how, generator=torch.Generator().manual_seed(1))
+        for how in ({}, {"count": 1, "temperature": 1.0, "top_k": None, "top_p": None, "forbidden": ()})
+    ]
+    assert drawn[0].tokens.shape[:2] == (4, 1)
+    same(*drawn)
+    same(greedy(model, context, **HOW), greedy(model, context, **HOW, forbidden=()))
 
 
 def test_what_is_drawn_comes_from_the_generator_that_is_given():
@@ -247,3 +257,118 @@ def test_a_search_that_begins_again_reads_its_context_again(static):
             for _ in range(7):
                 search.advance(model)
         same(again.result(keep=1), fresh.result(keep=1))
+
+
+@pytest.mark.parametrize("kind", ["captioner", "transformer"])
+def test_models_of_one_layer_are_searched_too(kind):
+    model = talker(layers=1) if kind == "captioner" else one_layer()
+    context = contexts(2)
+    found = beam_search(model, context, **HOW, beams=3, keep=3)
+    for i in range(2):
+        slow = slow_beams(model, context[i], 7, 3, 1.0)
+        assert [trimmed(found, i, j) for j in range(3)] == [said for said, _ in slow]
+        assert found.scores[i].tolist() == pytest.approx([score for _, score in slow])
+
+
+def one_layer():
+    sizes = {"vocabulary": 11, "width": 16, "hidden": 32, "heads": 2, "encoder_layers": 1, "decoder_layers": 1}
+    return randomised(Transformer(TransformerConfig(**sizes, norm="pre")).double().eval())
+
+
+class Sure:
+    """Says the end at once, or an endless sentence, with a probability of its own for each context."""
+
+    def __init__(self, *ends: float):
+        self.ends, self.steps = torch.tensor(ends, dtype=torch.float64), 0
+
+    def cache(self, length=None):
+        return []
+
+    def decode(self, tokens, context, *, mask, causal, positions, cache):
+        self.steps += 1
+        shares = ((1 - self.ends[:, None, None]) / 9).repeat(1, tokens.shape[1], 11)
+        shares[..., END] = self.ends[:, None]
+        shares[..., START] = 0.0
+        return shares.log()
+
+
+class Forgetful(_Beam):
+    """Beams of a model that keeps no past."""
+
+    def _log_probs(self, model):
+        return model.decode(self.token, self.context, mask=None, causal=True, positions=None, cache=None)
+
+
+@pytest.mark.parametrize(("ends", "steps"), [((0.9, 0.9), 1), ((0.9, 1e-6), 7), ((1e-6, 1e-6), 7)])
+def test_a_search_ends_when_nothing_better_can_come_of_any_context(ends, steps):
+    """Said at once with nine tenths, the end is better than whatever else three beams go on with; one just ends."""
+    model, context = Sure(*ends), torch.zeros(2, 1, 1, dtype=torch.float64)
+    found = greedy(model, context, **HOW)
+    assert found.lengths[:, 0].tolist() == [1 if end > 0.5 else 7 for end in ends]
+    assert model.steps == steps
+    model.steps = 0
+    run_search(Forgetful, model, context, **HOW, beams=3, keep=1, penalty=1.0)
+    assert model.steps == steps
+
+
+def test_weights_of_which_some_are_no_numbers_are_damaged(speaker, monkeypatch):
+    """One number of what the encoder gives, or what is said of one picture, is enough."""
+    model, tokenizer = speaker
+    encode = model.encode
+
+    def broken(pixels):
+        context = encode(pixels).clone()
+        context[1, 2, 3] = math.nan
+        return context
+
+    monkeypatch.setattr(model, "encode", broken)
+    with pytest.raises(ValueError, match="what the model makes of the picture is no number"):
+        write_captions(model, tokenizer, pictures())
+    monkeypatch.undo()
+    search = written.beam_search
+
+    def lost(*a, **k):
+        found = search(*a, **k)
+        scores = found.scores.clone()
+        scores[1, 0] = -math.inf
+        return replace(found, scores=scores)
+
+    monkeypatch.setattr(written, "beam_search", lost)
+    with pytest.raises(ValueError, match="what the model says has no probability"):
+        write_captions(model, tokenizer, pictures())
+
+
+def test_a_caption_has_no_maps_unless_it_is_given_some(speaker):
+    model, tokenizer = speaker
+    (best,), *_ = write_captions(model, tokenizer, pictures(), attention=True)
+    assert best.attention.shape == (2, 4, 4, 2, 3)
+    bare = Caption(
+        best.text, best.words, best.log_prob, best.score, best.word_log_probs, best.tokens, best.tokens * 0.0
+    )
+    assert bare.attention is None
+    assert "attention" not in repr(best)
+    with pytest.raises(ValueError, match="zip"):
+        replace(best, words=best.words[:2]).to_json()
+
+
+@pytest.mark.parametrize("decode", [greedy, sample, beam_search])
+def test_after_the_end_the_end_is_repeated_and_costs_nothing(decode):
+    how = HOW | ({"count": 6, "temperature": 3.0} if decode is sample else {})
+    how |= {"beams": 6, "keep": 6} if decode is beam_search else {}
+    found = decode(talker(seed=2), contexts(20), **how)
+    place = torch.arange(found.tokens.shape[-1])
+    beyond = place >= found.lengths[..., None]
+    assert beyond.any()
+    assert (found.tokens[beyond] == END).all()
+    assert not found.log_probs[beyond].any()
+    last = found.tokens.gather(-1, found.lengths[..., None] - 1)[..., 0]
+    assert ((last == END) | (found.lengths == 7)).all()
+    assert not (found.tokens[~beyond & (place < found.lengths[..., None] - 1)] == END).any()
+    assert_close(found.scores, found.log_probs.sum(-1) / found.lengths)
+
+
+def test_the_likeliest_are_as_few_as_their_probabilities_take_to_sum_up():
+    """Of four quarters, two are a half to the last bit, and for a little more it takes three."""
+    draws = torch.arange(8.0)[None] / 8
+    for top_p, said in ((0.25, 1), (0.5, 2), (0.501, 3), (0.75, 3), (0.751, 4), (1.0, 4)):
+        assert len(set(draw_tokens(torch.zeros(1, 8, 4), draws, None, top_p)[0].tolist())) == said

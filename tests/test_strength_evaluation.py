@@ -5,6 +5,7 @@ import logging
 import math
 import random
 import sys
+import time
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -21,8 +22,8 @@ from pellucid.data.augment import Normalise, normalised
 from pellucid.data.captions import CaptionSet
 from pellucid.data.reader import PictureReader
 from pellucid.data.tokenizer import END, NEVER, START, CaptionTokenizer
-from pellucid.decode import greedy
-from pellucid.decode.captions import write_captions
+from pellucid.decode import cross_attention, greedy
+from pellucid.decode.captions import maps_of_words, write_captions
 from pellucid.evaluation import captioning, captions, jars
 from pellucid.evaluation.accuracy import ClassificationReport, evaluate_classifier
 from pellucid.evaluation.captioning import CaptioningReport, measure_exactness
@@ -30,6 +31,7 @@ from pellucid.evaluation.captions import References, Scores, bleu_of, counts
 from pellucid.evaluation.controls import best_fixed, bootstrap_scores, controls, derangement, people
 from pellucid.evaluation.labels import relabel
 from pellucid.evaluation.pointing import aligned, multiply_layers, pointing, pointing_at, read_along
+from pellucid.watching import watch
 
 NORMALISE = Normalise((0.5, 0.4, 0.3), (0.2, 0.25, 0.3))
 
@@ -178,8 +180,11 @@ def test_labels_are_told_by_name_or_else_by_order(caplog):
     assert not caplog.records
     with caplog.at_level(logging.WARNING):
         assert relabel(data, None, 3) is data.labels
-        assert relabel(data, ("x", "y", "z"), 3) is data.labels
-    assert ["names no classes" in r.getMessage() for r in caplog.records] == [True, False]
+        numbered = named("0", "1", "2")
+        assert relabel(numbered, ("x", "y", "z"), 3) is numbered.labels
+    assert ["model has no names" in r.getMessage() for r in caplog.records] == [True, False]
+    assert relabel(data, ("x", "y", "z"), 3, {"ant": "z", "bee": "x", "cow": "y"}).tolist() == [2, 1, 0, 0]
+    assert relabel(data, ("x", "bee", "cow"), 3, {"ant": "x"}) is data.labels
     assert all("taken in their order" in record.getMessage() for record in caplog.records)
     for labels, count, why in (
         (("ant", "bee", "cow", "ant"), 4, "several of the model's classes are called 'ant'"),
@@ -188,6 +193,7 @@ def test_labels_are_told_by_name_or_else_by_order(caplog):
             3,
             "the model doesn't know 'cow' of the data's 3 classes; it knows 'ant', 'bee', 'pig'",
         ),
+        (("x", "y", "z"), 3, "doesn't know 'ant', 'bee', 'cow' of the data's 3 classes; it knows 'x', 'y', 'z'"),
         (("x", "y", "z", "w"), 4, "doesn't know 'ant', 'bee', 'cow' of the data's 3 classes; it knows 'x', 'y', 'z'"),
         (None, 4, "it knows 4 classes"),
     ):
@@ -604,3 +610,203 @@ def test_layers_are_multiplied_from_the_first_to_the_last():
     one, two, three = (0.5 * p.mean(1) + 0.5 * eye for p in maps)
     torch.testing.assert_close(multiply_layers(records), three @ two @ one)
     torch.testing.assert_close(multiply_layers(records[:1]), one)
+    half = multiply_layers([SimpleNamespace(weights=lambda p=p: p.float()) for p in maps])
+    assert half.dtype == torch.float32
+    torch.testing.assert_close(half, (three @ two @ one).float())
+
+
+def test_a_thousand_pictures_are_answered_at_once_and_no_more(monkeypatch):
+    calls = []
+
+    class Noted(nn.Sequential):
+        def forward(self, x):
+            calls.append(len(x))
+            return super().forward(x)
+
+    evaluate_classifier(Noted(nn.Flatten(), nn.Linear(3 * 4 * 4, 3)), images(1001), NORMALISE)
+    assert calls == [1000, 1]
+
+
+def test_sentences_name_three_of_what_is_wrong_and_warnings_three_classes(caplog):
+    said = dict.fromkeys("abcde", "a dog")
+    with pytest.raises(ValueError, match="captions without references: a, b, c; give every image its references"):
+        captions.tokenise_captions(said, {})
+    with pytest.raises(ValueError, match=r"images with an empty list of references: a, b, c$"):
+        captions.tokenise_captions(said, {key: [] for key in "abcde"})
+    with pytest.raises(ValueError, match="there are no captions to score"):
+        captions.tokenise_captions({}, {})
+    data = SimpleNamespace(classes=tuple("abcde"), labels=torch.arange(5))
+    with caplog.at_level(logging.WARNING):
+        relabel(data, None, 5)
+    (record,) = caplog.records
+    assert "('a', 'b', 'c' and 2 more) are taken in their order" in record.getMessage()
+
+
+def test_captions_and_what_they_are_of_are_as_many():
+    images_of = SimpleNamespace(captions=[("a",), ("b",)], ids=["0", "1"])
+    for said in (["a"], ["a", "b", "c"]):
+        report = CaptioningReport(images_of, said, {})
+        for ask in (report.examples, lambda report=report: report.save_captions(None)):
+            with pytest.raises(ValueError, match="zip"):
+                ask()
+        scenes = SimpleNamespace(captions=[("a",), ("b",)], kinds=("x", "x"), unseen=torch.tensor([True, False]))
+        with pytest.raises(ValueError, match="zip"):
+            measure_exactness(scenes, said)
+        with pytest.raises(ValueError, match="pictures and boxes of"):
+            pointing([torch.ones(1, 1, 1, 2, 2)] * len(said), [[[]]] * 2, (8, 8))
+
+
+def test_captions_that_are_as_good_come_with_the_later_first():
+    """A hundred alike: an order that isn't stable would mix them."""
+    report = report_of(["a dog"] * 100, [("a dog", "cat")] * 100)
+    assert [place for place, _ in report.examples(100)] == list(range(99, -1, -1))
+
+
+def test_a_file_of_captions_to_the_last_blank(tmp_path):
+    report_of(["a"], [("a",)], ["1"]).save_captions(tmp_path / "captions.json")
+    text = (tmp_path / "captions.json").read_bytes().decode("utf-8")
+    assert text == '[\n {\n  "image_id": 1,\n  "caption": "a"\n }\n]\n'
+
+
+def test_what_every_image_has_weighs_nothing():
+    known = References([[["a", "dog"]], [["a", "cat"]]])
+    assert known.cider_d([["a"], ["a"]]).tolist() == [0.0, 0.0]
+    assert known.cider_d([["a", "dog"], ["a"]])[0] > 0
+    assert References([[["a"]], [["a"]]]).cider_d([["a"], ["a"]]).tolist() == [0.0, 0.0]
+
+
+@pytest.mark.parametrize(("said", "share"), [({"a": "dog"}, 0.0), ({"a": "cat"}, 1.0)])
+def test_of_one_word_all_or_none_is_never_said(said, share):
+    found = controls(said, {"a": ["dog"]}, resamples=5)
+    assert found.never_said == share
+    assert (found.shuffled, found.people) == (None, None)
+    two = controls({"a": "a dog runs", "b": "a dog runs"}, {"a": ["a dog runs"], "b": ["cats sleep"]}, resamples=5)
+    assert two.shuffled is not None
+    assert two.warning == "the model says the same of all 2 images: it has not learned to look"
+    assert controls({"a": "a"}, {"a": ["a"]}, resamples=5).warning is None
+
+
+# More of the official programs
+
+
+def play(monkeypatch, tmp_path, program: str) -> None:
+    monkeypatch.setattr(jars, "find_jar", lambda metric: tmp_path / f"{metric}.jar")
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    (tmp_path / "program.py").write_text(program)
+    (tmp_path / "java").write_text(f'#!/bin/sh\nexec {sys.executable} {tmp_path / "program.py"} "$@"\n')
+    (tmp_path / "java").chmod(0o755)
+
+
+def test_a_program_that_goes_on_is_ended_whether_it_was_right_or_wrong(monkeypatch, tmp_path):
+    """One that answers and then waits for more than there is; one that answers nonsense and does."""
+    begun = time.monotonic()
+    answers = "import sys, time\nfor line in sys.stdin:\n    print(0.5, flush=True)\n    if 'EVAL' in line:\n        "
+    play(monkeypatch, tmp_path, answers + "print(0.5, flush=True); time.sleep(60)")
+    assert jars.official({"a": "dog"}, {"a": ["dog"]}, ["meteor"]) == {"meteor": 0.5}
+    nonsense = "import sys, time\nprint('No dog was ever here', file=sys.stderr, flush=True)\n"
+    play(monkeypatch, tmp_path, nonsense + "for _ in range(9): print('dog', flush=True)\ntime.sleep(60)")
+    with pytest.raises(ValueError, match=r"METEOR's program failed: No dog was ever here$"):
+        jars.official({"a": "dog"}, {"a": ["dog"]}, ["meteor"])
+    assert time.monotonic() - begun < 50
+    assert jars._failed("X", b"\xff\xfe is no text\n").endswith(" is no text")
+
+
+@pytest.mark.parametrize("kit", [True, False])
+def test_spice_needs_all_its_files_and_a_development_kit(kit, monkeypatch, tmp_path):
+    package = tmp_path / "pycocoevalcap"
+    (package / "spice" / "lib").mkdir(parents=True)
+    monkeypatch.setattr(jars, "require", lambda name, user: SimpleNamespace(__path__=[str(package)]))
+    play(monkeypatch, tmp_path, f"print('java.base@21\\njdk.{'compiler' if kit else 'net'}@21')")
+    monkeypatch.undo()
+    monkeypatch.setattr(jars, "require", lambda name, user: SimpleNamespace(__path__=[str(package)]))
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    with pytest.raises(ValueError, match=r"spice-1\.0\.jar is not there; install it again"):
+        jars.find_jar("spice")
+    (package / "spice" / "spice-1.0.jar").touch()
+    (package / "spice" / "lib" / f"{jars.CORENLP}.jar").touch()
+    with pytest.raises(ValueError, match=f"SPICE lacks Stanford's {jars.CORENLP}-models.jar: take them"):
+        jars.find_jar("spice")
+    (package / "spice" / "lib" / f"{jars.CORENLP}-models.jar").touch()
+    if kit:
+        assert jars.find_jar("spice") == package / "spice" / "spice-1.0.jar"
+    else:
+        with pytest.raises(ValueError, match="needs a Java development kit, 11 or newer"):
+            jars.find_jar("spice")
+    with pytest.raises(ValueError, match=r"metrics has bleu; expected meteor and spice"):
+        jars.official({"a": "dog"}, {"a": ["dog"]}, ["bleu"])
+
+
+# More of pointing
+
+
+def test_a_centre_is_where_it_is_to_the_last_bit():
+    """Patches of 7/3 pixels: a box may begin or end next to a centre."""
+    for axis in (0, 1):
+        centre = 0.5 * (7 / 3)
+        for begin, end, inside in (
+            (centre, 7.0, 3), (math.nextafter(centre, 8), 7.0, 2),
+            (0.0, centre, 0), (0.0, math.nextafter(centre, 8), 1),
+        ):  # fmt: skip
+            box = (begin, 0.0, end, 1.0) if axis == 0 else (0.0, begin, 1.0, end)
+            maps, size = (torch.ones(1, 1, 1, 3, 1), (7, 1)) if axis == 0 else (torch.ones(1, 1, 1, 1, 3), (1, 7))
+            assert pointing([maps], [[[box]]], size).chance == pytest.approx(inside / 3, abs=1e-15)
+
+
+def test_shares_of_ties_are_exact_however_many_words_there_are():
+    maps = torch.zeros(2, 2, 30, 1, 3)
+    found = pointing([maps], [[[(0, 0, 4, 4)]] * 30], (4, 12))
+    assert found.words == 30
+    assert list(found.hits.values()) == pytest.approx([10.0] * 7, rel=1e-14)
+    assert found.chance == pytest.approx(1 / 3, rel=1e-14)
+    assert found.tolerant_chance == pytest.approx(1 / 3, rel=1e-14)
+    assert found.share((None, None), tolerant=True) == pytest.approx(1 / 3, rel=1e-14)
+    for wrong in (torch.ones(1, 1, 2, 2), torch.ones(1, 1, 2, 2, 2)):
+        with pytest.raises(ValueError, match="expected \\(layers heads words rows columns\\) with 1 words"):
+            pointing([wrong], [[[]]], (8, 8))
+    with pytest.raises(ValueError, match="there are no pictures to point at"):
+        pointing([], [], (8, 8))
+    nothing = pointing([torch.ones(1, 1, 1, 2, 2)], [[[]]], (8, 8))
+    assert (nothing.words, nothing.chance, nothing.share((0, 0))) == (0, 0.0, None)
+
+
+def test_what_it_reads_along_can_be_followed_to_the_picture_and_what_it_says_itself_counts_where_it_is_right():
+    tokenizer = CaptionTokenizer.train(CAPTIONS, min_count=1)
+    model, pixels = captioner(tokenizer), pictures()
+    set_of = ImageSet(pixels, torch.zeros(5, dtype=torch.long), ("picture",))
+    boxes = [[[(0, 0, 4, 4), (4, 8, 8, 12)]] * len(caption.split()) for caption in CAPTIONS]
+    with watch(model) as seen, torch.no_grad():
+        context = model.encode(PictureReader.of(model.config.encoder).prepare(pixels, model))
+    rolled = multiply_layers([seen[name] for name in seen if name.startswith("encoder.")])
+    tokens = tokenizer.batch(CAPTIONS, model.config.max_length)[:, 1:]
+    cross = cross_attention(model, context, tokens[:, None], START)[:, 0].float()
+    looked = read_along(model, tokenizer, pixels, CAPTIONS, through=True)
+    for i, (row, (words, maps)) in enumerate(zip(tokens, looked, strict=True)):
+        pieces = tokenizer.words(row)
+        assert words == tuple(word for word, _ in pieces)
+        through = torch.einsum("lhts,sk->lhtk", cross[i], rolled[i].float())
+        torch.testing.assert_close(maps, maps_of_words(model, pieces, through))
+    followed = pointing_at(model, tokenizer, set_of, CAPTIONS, boxes, through=True)
+    assert followed.hits == pytest.approx(pointing([maps for _, maps in looked], boxes, (8, 12)).hits)
+    assert followed.hits != pointing_at(model, tokenizer, set_of, CAPTIONS, boxes).hits
+    said = [best for (best,) in write_captions(model, tokenizer, pixels, beam=2, attention=True)]
+    truths = [" ".join([*best.words[:1], "zebra"]) for best in said]
+    boxed = [[boxes[0][0], boxes[0][0]]] * 5
+    own = pointing_at(model, tokenizer, set_of, truths, boxed, own=2, batch=2)
+    named = [aligned(best.words, truth, boxed[0]) for best, truth in zip(said, truths, strict=True)]
+    assert own.hits == pytest.approx(pointing([best.attention for best in said], named, (8, 12)).hits)
+    assert own.words == 5
+    with pytest.raises(ValueError, match="leave out own or through"):
+        pointing_at(model, tokenizer, set_of, truths, boxed, own=2, through=True)
+
+
+def test_64_pictures_are_read_along_at_once(monkeypatch):
+    counts_ = []
+
+    def read(model, tokenizer, pixels, captions_, *, through):
+        counts_.append((len(pixels), len(captions_), through))
+        return [((), torch.zeros(1, 1, 0, 2, 2))] * len(pixels)
+
+    monkeypatch.setattr(sys.modules["pellucid.evaluation.pointing"], "read_along", read)
+    some = ImageSet(torch.zeros(65, 3, 8, 8, dtype=torch.uint8), torch.zeros(65, dtype=torch.long), ("x",))
+    pointing_at(None, None, some, ["a"] * 65, [[()]] * 65)
+    assert counts_ == [(64, 64, False), (1, 1, False)]

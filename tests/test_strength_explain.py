@@ -12,12 +12,14 @@ from conftest import make_mask, randomised, truth
 from speaking import CAPTIONS, captioner, pictures
 from torch.testing import assert_close
 
+from pellucid import ops
 from pellucid.data.images import ImageSet
 from pellucid.data.tokenizer import NEVER, CaptionTokenizer
 from pellucid.decode.captions import write_captions
 from pellucid.explain import (
     Look,
     WordLook,
+    ablate,
     chains,
     explain,
     explain_caption,
@@ -27,14 +29,16 @@ from pellucid.explain import (
     trace,
     trace_caption,
 )
-from pellucid.explain.classes import class_names, look_at, target_of
+from pellucid.explain.classes import class_names, look_at, reading, target_of
 from pellucid.explain.faithfulness import Faithfulness, areas_under, bootstrap_mean, fill_patches, measure_curves, ranks
 from pellucid.explain.flow import LIMIT, flow, flow_decoder
 from pellucid.explain.heads import CENTRED, SAME, caption_health, report_heads
-from pellucid.explain.maps import needs_gradient, pick_layer, pixels_of, random_map
-from pellucid.explain.trace import image_tokens
-from pellucid.models import ViT, ViTConfig
-from pellucid.watching import watch
+from pellucid.explain.maps import input_gradient, needs_gradient, pick_layer, pixels_of, random_map
+from pellucid.explain.trace import Layer, Tokens, Trace, _layer, image_tokens
+from pellucid.layers import MultiHeadAttention
+from pellucid.models import Captioner, CaptionerConfig, ViT, ViTConfig
+from pellucid.ops.rules import Rule
+from pellucid.watching import Change, watch
 from pellucid.watching.record import Record
 
 SMALL = {"classes": 3, "image": (16, 16), "patch": (4, 4), "width": 16, "heads": 2}
@@ -133,6 +137,7 @@ def test_in_one_step_everything_is_taken_away_or_put_back():
     found = measure_curves(probabilities, pixels, pixels * 0, torch.rand(1, 2, 4), targets, (2, 2), steps=1)
     assert found.deletion.tolist() == [[[1.0, 0.0], [1.0, 0.0]]]
     assert found.insertion.tolist() == [[[0.0, 1.0], [0.0, 1.0]]]
+    assert measure_curves(probabilities, pixels, pixels * 0, torch.rand(1, 2, 4), targets, (2, 2), steps=4)
     for steps in (0, 5):
         with pytest.raises(ValueError, match=f"steps is {steps}; expected 1…4, the number of patches"):
             measure_curves(probabilities, pixels, pixels * 0, torch.rand(1, 2, 4), targets, (2, 2), steps=steps)
@@ -436,6 +441,7 @@ def test_words_are_given_maps_from_their_own_draws_and_the_last_layer():
         look.map("magic", 0)
     longest = " ".join(["a"] * 16)
     assert len(explain_caption(model, tokenizer, image, "raw", caption=longest)) == 16
+    assert len(explain_caption(model, tokenizer, image, "raw", caption="birds")) == 1
     for wrong in ("", longest + " a"):
         with pytest.raises(ValueError, match="expected 1…16"):
             explain_caption(model, tokenizer, image, "raw", caption=wrong)
@@ -654,3 +660,283 @@ def test_areas_and_their_differences():
     assert bootstrap_mean(values) != bootstrap_mean(values, draws=10_001) != bootstrap_mean(values, seed=1)
     assert not ranks(torch.zeros(4, 9)).equal(ranks(torch.zeros(4, 9), seed=1))
     assert ranks(torch.zeros(4, 9)).equal(ranks(torch.zeros(4, 9), seed=0))
+
+
+# What inner functions do unless told otherwise, and models of one layer and of three
+
+
+def test_curves_ranks_and_looks_unless_told_otherwise():
+    torch.manual_seed(0)
+    pixels, targets = torch.rand(2, 1, 4, 4), torch.zeros(2).long()
+
+    def probabilities(images):
+        return torch.stack([images.mean((1, 2, 3)), 1 - images.mean((1, 2, 3))], 1)
+
+    even = torch.zeros(1, 2, 16)  # ties, which the seed puts in an order
+    plain = measure_curves(probabilities, pixels, pixels * 0, even, targets, (4, 4))
+    told = measure_curves(probabilities, pixels, pixels * 0, even, targets, (4, 4), steps=8, seed=0)
+    other = measure_curves(probabilities, pixels, pixels * 0, even, targets, (4, 4), seed=1)
+    assert plain.deletion.shape == (1, 2, 9)
+    assert torch.equal(plain.deletion, told.deletion)
+    assert not torch.equal(plain.deletion, other.deletion)
+    values = torch.zeros(3, 50)
+    assert torch.equal(ranks(values), ranks(values, 0))
+    assert not torch.equal(ranks(values), ranks(values, 1))
+    values[1, 7] = math.nan
+    with pytest.raises(ValueError, match="a map holds numbers that are NaN or infinite"):
+        ranks(values)
+    model = vit()
+    some = ImageSet(torch.randint(256, (3, 3, 16, 16), dtype=torch.uint8), torch.zeros(3).long(), ("a", "b", "c"))
+    assert faithfulness(model, some, ["raw"], steps=3).insertion.shape == (1, 3, 4)
+    look = Look.at(model, pixels_of(some.images, model), lambda logits: logits[:, 1])
+    assert_close(look.map("raw"), look.records[-1].row(0).mean(1))  # of the last layer, read at the first token
+    assert torch.equal(look.map("random"), look.map("random", seed=0))
+
+
+@pytest.mark.parametrize("depth", [1, 3])
+def test_a_classifier_of_any_depth_is_explained_by_its_last_layer_unless_asked_otherwise(depth):
+    model = vit(depth=depth)
+    image = torch.randint(256, (3, 16, 16), dtype=torch.uint8)
+    pixels = pixels_of(image[None], model)
+    with watch(model) as seen, torch.no_grad():
+        logits = model(pixels)
+    layers = list(seen.values())
+    assert_close(explain(model, image, "raw").values, layers[-1].row(0)[0].mean(0))
+    assert_close(explain(model, image, "raw", layer=depth - 1, head="max").values, layers[-1].row(0)[0].amax(0))
+    assert torch.equal(explain(model, image, "random").values, explain(model, image, "random", seed=0).values)
+    assert not torch.equal(explain(model, image, "random").values, explain(model, image, "random", seed=1).values)
+    look = Look.at(model, pixels, lambda logits: logits[:, 2], read="mean", grid=(4, 4))
+    assert_close(look.start, torch.full((1, 17), 1 / 17))
+    assert_close(look.map("raw"), layers[-1].weights().mean((1, 2)))
+    assert_close(look.map("rollout"), chains.rollout(layers, look.start))
+    live = pixels.clone().requires_grad_()
+    (slope,) = torch.autograd.grad(model(live)[:, 2].sum(), live)
+    felt = (slope * pixels).abs().sum(1).unflatten(2, (4, 4)).unflatten(1, (4, 4)).sum((2, 4)).flatten(1)
+    for _ in range(2):  # it may be asked again
+        assert_close(look.map("input gradient"), F.pad(felt, (1, 0)))
+    assert look.map("gradient", last=True).shape == (1, 17)
+    for method in ("flow", "gradient"):
+        assert explain(model, image, method).target == str(int(logits.argmax()))
+    with pytest.raises(ValueError, match="read is 'first'; expected a token's number, 'mean' or weights"):
+        Look.at(model, pixels, lambda logits: logits[:, 2], read="first")
+    with pytest.raises(ValueError, match=r"score gives shape \[1, 3\], expected one number for each of 1"):
+        Look.at(model, pixels, lambda logits: logits)
+
+
+@pytest.mark.parametrize("layers", [1, 3])
+def test_a_captioner_of_any_depth_is_explained_by_its_last_layer_unless_asked_otherwise(layers):
+    tokenizer = CaptionTokenizer.train(CAPTIONS, min_count=1)
+    model = randomised(deep_captioner(tokenizer, layers)).eval()
+    image, said = pictures()[0], "a red dog"
+    look = WordLook.of(model, pixels_of(image[None], model.encoder), torch.tensor([tokenizer.encode(said)]))
+    assert len(look.decoder) == layers
+    for word in range(3):
+        expected = look.decoder[-1][1].row(word)[0]
+        assert_close(look.map("raw", word)[0], expected.mean(0))
+        assert_close(look.map("raw", word, head="max")[0], expected.amax(0))
+        assert torch.equal(look.map("random", word), look.map("random", word, seed=0))
+    maps = explain_caption(model, tokenizer, image, "raw", caption=said)
+    assert_close(maps[2].values, look.decoder[-1][1].row(2)[0].mean(0))
+    assert_close(look.map("input gradient", 1), look.map("input gradient", 1, last=True))
+    for method in ("rollout", "flow", "gradient", "input gradient"):
+        (first, *_) = explain_caption(model, tokenizer, image, method, caption=said)
+        assert first.values.shape == (8,)
+        assert first.values.isfinite().all()
+
+
+def deep_captioner(tokenizer, layers):
+    encoder = ViTConfig(
+        image=(8, 12), patch=(4, 4), width=16, depth=layers, heads=2, registers=2, pooling="none",
+        mean=(0.5, 0.5, 0.5), std=(0.25, 0.25, 0.25),
+    )  # fmt: skip
+    config = CaptionerConfig(vocabulary=len(tokenizer), encoder=encoder, layers=layers, heads=2, max_length=16)
+    return Captioner(config)
+
+
+@pytest.mark.parametrize("pooling", ["class", "mean", "sequence"])
+@pytest.mark.parametrize("registers", [0, 2])
+@pytest.mark.parametrize("norm_first", [True, False])
+def test_what_the_head_reads_are_the_tokens_that_are_pooled_by_these_weights(pooling, registers, norm_first):
+    model = vit(pooling=pooling, registers=registers, norm_first=norm_first)
+    pixels = torch.randn(2, 3, 8, 16)  # 2 × 4 patches
+    start = reading(model, pixels)
+    extra = registers + (pooling == "class")
+    weights = F.one_hot(torch.tensor([start, start]), extra + 8).float() if pooling == "class" else start
+    assert weights.shape == (2, extra + 8)
+    assert_close(weights.sum(1), torch.ones(2))
+    if pooling != "class":
+        assert not weights[:, :extra].any()
+    with torch.no_grad():
+        tokens = model._tokens(pixels)
+        tokens = model.norm(tokens) if norm_first else tokens
+        pooled = torch.einsum("bt,btd->bd", weights, tokens)
+        assert_close(model.head(pooled if norm_first else model.norm(pooled)), model(pixels))
+    look = look_at(model, pixels, torch.tensor([2, 0]))
+    assert_close(look.score, model(pixels)[[0, 1], [2, 0]])
+    assert look.grid == (2, 4)
+    with pytest.raises(ValueError, match="gives tokens and no answer"):
+        reading(vit(pooling="none"), pixels)
+
+
+def test_a_look_takes_the_inputs_off_whatever_graph_they_were_on():
+    model, tokenizer = vit(), CaptionTokenizer.train(CAPTIONS, min_count=1)
+    for gradients in (True, False):
+        inputs = torch.randn(1, 3, 16, 16, requires_grad=True)
+        look = Look.at(model, inputs * 2, lambda logits: logits[:, 0], grid=(4, 4), gradients=gradients)
+        assert look.inputs.is_leaf
+        assert look.inputs.requires_grad == gradients
+        talking = deep_captioner(tokenizer, 1).eval()
+        pixels = torch.randn(1, 3, 8, 12, requires_grad=True)
+        words = WordLook.of(talking, pixels * 2, torch.tensor([[5, 6]]), gradients=gradients)
+        assert words.pixels.is_leaf
+        assert words.pixels.requires_grad == gradients
+        if gradients:
+            look.map("input gradient")
+            words.map("input gradient", 0)
+        assert (inputs.grad, pixels.grad) == (None, None)
+
+
+def test_weights_that_one_layer_alone_has_dropped_are_noticed():
+    class Two(torch.nn.Module):
+        def forward(self, x):
+            x = ops.attend(x[:, None], x[:, None], x[:, None])[:, 0]
+            return ops.attend(x[:, None], x[:, None], x[:, None], dropout=self.dropout)[:, 0]
+
+    model = Two()
+    for model.dropout in (0.0, 0.5):
+        if model.dropout:
+            with pytest.raises(ValueError, match=r"dropped attention weights as it does in training; call model.eval"):
+                Look.at(model, torch.randn(2, 5, 8), lambda x: x[:, 0, 0])
+        else:
+            look = Look.at(model, torch.randn(2, 5, 8), lambda x: x[:, 0, 0])
+            felt = look.map("input gradient")
+            assert felt.shape == (2, 5)  # inputs that are tokens are their own
+
+
+def test_inputs_that_are_neither_tokens_nor_images_are_refused():
+    x = torch.randn(1, 5, 4, requires_grad=True)
+    assert input_gradient(x[..., 0].sum(), x, 5, None).shape == (1, 5)
+    for grid in (None, (1, 5)):
+        with pytest.raises(ValueError, match=r"inputs of shape \[1, 5, 4\] are neither 6 tokens"):
+            input_gradient(x.sum(), x, 6, grid)
+    images = torch.randn(1, 4, 2, 2, requires_grad=True)  # as many channels as tokens
+    assert input_gradient(images.sum(), images, 4, (2, 2)).shape == (1, 4)
+    with pytest.raises(ValueError, match="neither 4 tokens"):
+        input_gradient(images.sum(), images, 4, None)
+    with pytest.raises(ValueError, match="watched without gradients"):
+        input_gradient(x.detach().sum(), x.detach(), 5, None)
+
+
+# More of flow, of heads, and of traces
+
+
+def test_flow_is_of_chains_alone_and_its_limit_is_of_whatever_is_longest():
+    words, image, cross = exact_record(3)[0], exact_record(5)[0], exact_record(3, 5)[0]
+    for decoder, encoder, why in (
+        ([], [image, words], "expected 3 of both"),
+        ([], [cross], "expected 3 of both"),
+        ([(image, cross)], [image], "expected 3 of both"),
+        ([(words, cross), (words, exact_record(3, 4)[0])], [], "expected 3 and 4"),
+        ([], [], "at least one record"),
+    ):
+        with pytest.raises(ValueError, match=why):
+            flow_decoder(decoder, encoder, 0)
+    long = LIMIT + 1
+    for decoder, encoder in (
+        ([(None, record(long, 3))], []),
+        ([(None, record(3, long))], []),
+        ([(None, record(long, 3))], [record(3, 3)]),
+        ([(None, record(3, 3))], [record(long, long)]),
+    ):
+        with pytest.raises(ValueError, match=f"for {LIMIT} tokens at most; got {long}"):
+            flow_decoder(decoder, encoder, 0)
+    assert flow_decoder([(None, record(LIMIT, 1))], [], 0).shape == (1, 1)
+
+
+def test_nothing_flows_from_what_nobody_looks_at():
+    """The last tokens of a context: no pipe leads to them."""
+    q, k, v = torch.randn(1, 1, 2, 4), torch.randn(1, 1, 4, 4), torch.randn(1, 1, 4, 4)
+    mask = torch.tensor([True, True, False, False])
+    cross = Record("c", q, k, v, mask, 0.5, False, 0.0, torch.zeros(1, 1, 2, 4))
+    found = flow_decoder([(None, cross)], [], 1)
+    assert_close(found[0, :2], cross.weights()[0, 0, 1, :2] / 2)
+    assert found[0, 2:].tolist() == [0.0, 0.0]
+    assert found.dtype == torch.float32
+    assert flow([exact_record(3)[0]], 0).dtype == torch.float64
+
+
+def test_the_report_of_float32_heads_is_summed_in_float64():
+    q, k = torch.randn(1, 2, 60, 4), torch.randn(1, 2, 60, 4)
+    layer = Record("a", q, k, k, None, 0.5, False, 0.0, torch.zeros(1, 2, 60, 4))
+    p = layer.weights().double()
+    (found,) = report_heads([layer], (6, 9))
+    assert found.entropy.dtype == found.extra.dtype == found.distance.dtype == torch.float64
+    assert_close(found.entropy, torch.special.entr(p).sum(-1).mean((0, 2)), rtol=1e-13, atol=0)
+    assert_close(found.extra, p[..., :6].sum(-1).mean((0, 2)), rtol=1e-13, atol=0)
+    flat = F.normalize(p.flatten(2), dim=-1)
+    assert_close(found.similarity, (flat @ flat.mT).mean(0), rtol=1e-13, atol=0)
+
+
+def test_heads_of_a_trace_are_reported_by_the_tokens_they_ask_and_are_asked():
+    """Words have no place; two grids have no distance between them; one grid has, whatever stands before it."""
+
+    def tokens(name, extra, grid):
+        return Tokens(name, tuple("x" * (extra + (grid[0] * grid[1] if grid else 0))), grid)
+
+    sizes = {"a": tokens("a", 1, (2, 2)), "b": tokens("b", 2, (2, 3)), "w": tokens("w", 3, None)}
+
+    def layer(queries, keys):
+        q, k = (torch.randn(2, len(sizes[name].labels), 4) for name in (queries, keys))
+        return Layer(f"{queries}{keys}", queries, keys, q, k, 0.5, False, None, torch.ones(2, k.shape[1]))
+
+    pairs = [("a", "a"), ("a", "b"), ("w", "a"), ("w", "w"), ("a", "w"), ("b", "b")]
+    image = torch.zeros(3, 8, 8, dtype=torch.uint8)
+    whole = Trace("m", "captioner", image, tuple(sizes.values()), tuple(layer(*pair) for pair in pairs), (), (), ())
+    reports = {each.name: each for each in report_heads(whole)}
+    assert {name for name, each in reports.items() if each.distance is not None} == {"aa", "bb"}
+    assert {name for name, each in reports.items() if each.extra is None} == {"ww", "aw"}
+    for name, each in reports.items():
+        assert each.entropy.isfinite().all(), name
+        if each.distance is not None:
+            assert each.distance.isfinite().all()
+    crossed = whole.layers[1]
+    p = (0.5 * crossed.q.double() @ crossed.k.double().mT).softmax(-1)
+    assert_close(reports["ab"].extra, p[..., :2].sum(-1).mean(-1), rtol=0, atol=1e-6)
+
+
+def test_maps_of_any_sum_are_shares_and_what_is_less_than_nothing_is_nothing():
+    maps = torch.tensor([[0.2, 0.1, 0.0, 0.1], [4.0, -3.0, 0.0, 4.0]])
+    found = caption_health([maps], (2, 2))
+    shares = torch.tensor([[0.5, 0.25, 0.0, 0.25], [0.5, 0.0, 0.0, 0.5]])
+    assert found.between_words == pytest.approx((shares[0] - shares[1]).abs().sum().item() / 2)
+    whole = caption_health([torch.tensor([[1.0, 0.2, 0.0, 0.0]])], (1, 4))
+    assert whole.centre == pytest.approx(0.2 / 1.2)
+    even = torch.ones(1, 16)
+    for wrong in ([], [even, even[0]], [even, even[:0]], [even, even[:, :15]]):
+        with pytest.raises(ValueError, match="expected \\(words patches\\) with 16 patches for one picture or more"):
+            caption_health(wrong, (4, 4))
+
+
+def test_a_rule_is_nothing_that_a_trace_can_hold():
+    mine = replace(record(3, 3, "mine"), mask=Rule(sinks=torch.zeros(1, 1, 1, 1)))
+    with pytest.raises(ValueError, match=r"a trace holds masks and biases alone, and 'mine' has Rule\(1 sinks\)"):
+        _layer(mine, "image", "image")
+
+
+def test_what_can_be_switched_off_is_what_was_seen():
+    attention = MultiHeadAttention(8, heads=2)
+    x = torch.randn(3, 4, 8)
+
+    def score():
+        return attention(x)[:, 0, 1]
+
+    losses = ablate(attention, score)
+    assert losses.keys() == ablate(attention, score, layers=[""]).keys() == {""}
+    whole = score()
+    for head in range(2):
+        with watch(attention, change={"": Change(off=[head])}):
+            assert_close(losses[""][head], (whole - score()).detach())
+    assert not torch.allclose(losses[""][0], losses[""][1])
+    assert not losses[""].requires_grad
+    with pytest.raises(ValueError, match="no attention 'c' was seen; seen: ''"):
+        ablate(attention, score, layers=["c", "", "b"])

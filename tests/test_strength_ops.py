@@ -11,11 +11,12 @@ from conftest import MASK_KINDS, make_mask, qkv, truth
 from torch.testing import assert_close
 
 from pellucid import ops
-from pellucid.ops import attend, attention_weights, masks, positions, scores, weights
+from pellucid.ops import attend, attention, attention_weights, masks, positions, scores, weights
 from pellucid.ops.attention import has_observers, observed_by
 from pellucid.ops.checks import check_attention, is_learned
 from pellucid.ops.exact import weight_blocks, weight_rows
 from pellucid.ops.listed import takes_lists
+from pellucid.ops.rules import Apply, Fill, Hold, MixHeads, Plus, Positions, Rule, Times, pick_heads, pick_rows
 
 BETAS = (None, 0.0, 0.3, -0.7, 50.0)
 
@@ -386,6 +387,7 @@ def test_masks_at_their_bounds():
     assert masks.padding(torch.tensor([2, 1])).shape == (2, 1, 1, 2)
     assert masks.padding(torch.zeros(0, dtype=torch.long), 3).shape == (0, 1, 1, 3)
     assert torch.equal(masks.window(4, radius=0), torch.eye(4, dtype=torch.bool))
+    assert torch.equal(masks.prefix(2, 3, length=0), masks.causal(2, 3))
     assert masks.prefix(2, 5, length=4).tolist() == [[True] * 4 + [False], [True] * 5]
 
 
@@ -574,3 +576,202 @@ def test_places_are_of_as_many_tokens_as_there_are():
     far = ops.mean_distance(q.float(), k.float(), 1000 * places, queries_at=1000 * places[:5])
     p = attention_weights(q, k)
     assert_close(far.double(), (p * torch.cdist(1000 * places[:5], 1000 * places)).sum(-1), rtol=1e-5, atol=0)
+
+
+# What every function of (q, k) does unless told otherwise, and what each of them refuses
+
+
+SUMMARIES = {
+    "the map": lambda q, k, mask=None, **how: attention_weights(q, k, mask, **how),
+    "a block": lambda q, k, mask=None, **how: weights(q, k, mask, **how),
+    "a row": lambda q, k, mask=None, **how: ops.row(q, k, 1, mask, **how),
+    "rows": lambda q, k, mask=None, **how: ops.rows(q, k, [2, 0], mask, **how),
+    "columns": lambda q, k, mask=None, **how: ops.column_mass(q, k, mask, **how),
+    "columns, fused": lambda q, k, mask=None, **how: ops.column_mass(q, k, mask, impl="fused", **how),
+    "entropy": lambda q, k, mask=None, **how: ops.entropy(q, k, mask, **how),
+    "distance": lambda q, k, mask=None, **how: ops.mean_distance(
+        q, k, torch.arange(7.0)[:, None], mask, queries_at=torch.arange(5.0)[:, None], **how
+    ),
+    "the best": lambda q, k, mask=None, **how: ops.topk(q, k, 2, mask, **how).weights,
+    "forward": lambda q, k, mask=None, **how: ops.apply(q, k, k, mask, **how),
+    "back": lambda q, k, mask=None, **how: ops.apply_transposed(q, k, q, mask, **how),
+    "attention": lambda q, k, mask=None, **how: attend(q, k, k, mask, **how),
+}
+
+
+@pytest.mark.parametrize("name", SUMMARIES)
+def test_beta_is_one_over_the_root_of_the_width_and_nothing_is_hidden_unless_asked(name):
+    """The width of a head, of three heads that are five numbers wide."""
+    q, k, _ = qkv(h=3, d=5)
+    summary = SUMMARIES[name]
+    expected = summary(q, k, beta=5**-0.5, causal=False)
+    assert_close(summary(q, k), expected, rtol=0, atol=1e-12)
+    for other in ({"beta": 3**-0.5}, {"causal": True}, {"mask": torch.rand(5, 7) > 0.5}):
+        assert not torch.allclose(summary(q, k, **other), expected)
+    rule = Rule((Apply("twice", lambda s: 2 * s),))
+    if name not in ("the map", "attention", "columns, fused"):  # which take masks alone
+        assert_close(summary(q, k, rule), summary(q, k, beta=2 * 5**-0.5), rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", SUMMARIES)
+def test_a_mask_that_does_not_fit_is_refused_by_whoever_is_given_it(name):
+    """Three axes of which the first is the batch's, too."""
+    q, k, _ = qkv(b=2, h=4)
+    for wrong, why in (
+        (torch.ones(2, 5, 7, dtype=torch.bool), "mask axis h: got 2, expected 4 or 1"),
+        (torch.ones(5, 6, dtype=torch.bool), "mask axis k: got 6, expected 7 or 1"),
+        (torch.ones(3, 4, 5, 7, dtype=torch.bool), "mask axis b: got 3, expected 2 or 1"),
+        (torch.ones(1, 2, 4, 5, 7), "mask must have at most 4 axes"),
+    ):
+        with pytest.raises(ValueError, match=why):
+            SUMMARIES[name](q, k, wrong)
+
+
+def test_what_is_handed_back_may_be_the_same_for_every_picture_and_head():
+    q, k, _ = qkv()
+    x = torch.randn(1, 1, 5, 3, dtype=torch.float64)
+    p = attention_weights(q, k)
+    for impl in ("blocks", "fused"):
+        assert_close(ops.apply_transposed(q, k, x, impl=impl), p.mT @ x)
+        assert_close(ops.apply_transposed(q, k, x[0, 0], impl=impl), p.mT @ x)  # two axes are enough
+    assert ops.apply_transposed(q[:, :, :0], k, x[:, :, :0]).shape == (2, 4, 7, 3)
+    values = torch.randn(7, 3, dtype=torch.float64)
+    assert_close(ops.apply(q, k, values), p @ values)
+    assert_close(ops.apply(q, k, torch.ones(1, 1, 7, 2)), torch.ones(2, 4, 5, 2, dtype=torch.float64))
+    record = self_attention()
+    assert_close(ops.rollout([record, record], 1, impl="fused"), ops.rollout([record, record], 1), rtol=0, atol=1e-12)
+
+
+def test_distances_are_summed_in_float64_and_divided_by_what_a_row_sums_to():
+    """The last bit is right: of 300 keys the sum of a row in float32 would not be."""
+    q, k, _ = qkv(b=1, h=2, n_q=40, n_k=300, d=4, dtype=torch.float32)
+    at, queries_at = torch.rand(300, 2, dtype=torch.float64) * 50, torch.rand(40, 2, dtype=torch.float64) * 50
+    p = attention_weights(q, k).double()
+    expected = (p * torch.cdist(queries_at, at)).sum(-1) / p.sum(-1)
+    found = ops.mean_distance(q, k, at, queries_at=queries_at)
+    assert found.dtype == torch.float32
+    assert torch.equal(found, expected.float())
+
+
+def test_blocks_of_no_keys_and_of_one_hold_as_many_rows_as_numbers_fit(monkeypatch):
+    monkeypatch.setattr("pellucid.ops.exact._BLOCK_NUMBERS", {"cpu": 4})
+    q, k, _ = qkv(b=1, h=1, n_q=9, n_k=1)
+    for keys in (k, k[:, :, :0]):
+        blocks = [(rows.start, rows.stop) for rows, _ in weight_blocks(q, keys, None, 1.0, False)]
+        assert blocks == [(0, 4), (4, 8), (8, 9)]
+
+
+def test_ties_are_within_eight_roundings_of_the_largest_score_there_is():
+    """Of its size, not of the best's or the smallest's."""
+    q = torch.ones(1, 1, 1, 1, dtype=torch.float64)
+    eps = torch.finfo(torch.float64).eps
+
+    def hard(*keys: float, beta: float = math.inf) -> list[float]:
+        k = torch.tensor(keys, dtype=torch.float64)[None, None, :, None]
+        return attention_weights(q, k, beta=beta).flatten().tolist()
+
+    assert hard(1.0, 1.0 - 8 * eps, 1.0 - 8.5 * eps) == [0.5, 0.5, 0.0]
+    assert hard(1.0, 1.0 - 4 * eps, 0.0) == [0.5, 0.5, 0.0]
+    assert hard(1.0, 1.0 + 4 * eps, 0.0, beta=-math.inf) == [0.0, 0.0, 1.0]
+    assert hard(1.0, 1.0 + 20 * eps, 4.0, beta=-math.inf) == [0.5, 0.5, 0.0]
+    assert hard(*[0.0] * 4) == [0.25] * 4
+
+
+def test_the_formula_mixes_values_in_full_precision_whatever_is_around_it():
+    q, k, v = qkv(dtype=torch.float32)
+    assert_close(attend(q, k, v, impl="reference").double(), truth(q, k, v)[0], rtol=0, atol=2e-6)
+    half = [x.bfloat16() for x in (q, k, v)]
+    expected = (attention_weights(*half[:2]) @ half[2].float()).bfloat16()
+    assert torch.equal(attend(*half, impl="reference"), expected)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert torch.equal(attend(q, k, v, impl="reference"), expected)
+        for impl in ("reference", "fused"):  # what is in float64 stays there
+            q64, k64, v64 = qkv()
+            assert_close(attend(q64, k64, v64, impl=impl), truth(q64, k64, v64)[0], rtol=0, atol=1e-12)
+
+
+def test_kernels_elsewhere_get_masks_widths_and_heads_as_they_want_them():
+    """Off the CPU: a query that may attend to nothing is let see everything, widths are multiples of eight, and heads
+    are shared in half precision without a mask. A device without memory stands for it."""
+    q = torch.empty(2, 4, 5, 8, device="meta")
+    mask = torch.rand(2, 4, 5, 7) > 0.5
+    mask[0, 1, 2], mask[1, 3] = False, False
+    alive = mask.any(-1, keepdim=True)
+    found, seen = attention._kernel_mask(mask, q)
+    assert torch.equal(seen, alive)
+    assert torch.equal(found, mask | ~alive)
+    bias = torch.zeros(2, 4, 5, 7, dtype=torch.float64).masked_fill(~mask, -math.inf) - 3.0
+    found, seen = attention._kernel_mask(bias, q)
+    assert torch.equal(seen, alive)
+    assert torch.equal(found, torch.where(alive, bias, 0.0).float())
+    one, there = attention._kernel_mask(mask[0, 0, 0], q)
+    assert (one.shape, there.shape) == ((1, 7), (1, 1))
+    for here, e, width in (("meta", 6, 8), ("meta", 9, 16), ("meta", 16, 16), ("cpu", 6, 8), ("cpu", 9, 9)):
+        assert attention._kernel_width(torch.empty(2, 4, 5, 8, device=here), torch.empty(2, 4, 5, e)) == width
+        assert attention._kernel_width(torch.empty(2, 4, 5, e, device=here), torch.empty(2, 4, 5, 8)) == width
+    for dtype, given, shares in (
+        (torch.float16, None, True), (torch.bfloat16, None, True),
+        (torch.float32, None, False), (torch.float16, mask, False),
+    ):  # fmt: skip
+        assert attention._kernel_shares_heads(q.to(dtype), given) is shares
+        assert attention._kernel_shares_heads(torch.empty(1, dtype=dtype), given)
+
+
+def test_positions_are_those_of_ten_thousand_and_of_one_to_three_axes():
+    assert torch.equal(positions.sinusoidal(9, 8), positions.sinusoids(torch.arange(9), 8, base=10_000.0).float())
+    assert positions.sinusoidal(3, 4)[0].tolist() == [0.0, 1.0, 0.0, 1.0]  # from the first on
+    for wrong in (torch.zeros(()), torch.zeros(1, 1, 1, 1)):
+        with pytest.raises(ValueError, match=r"positions must have axes \(t\), \(t axes\) or \(b t axes\)"):
+            positions.rotary_angles(wrong, 4)
+
+
+def test_the_steps_of_a_rule_at_their_bounds():
+    x, rows = torch.randn(2, 3, 2, 4, dtype=torch.float64), torch.tensor([3, 1])
+    bias, lowest = torch.randn(5, 4, dtype=torch.float64), torch.finfo(torch.float64).min
+    assert_close(Plus(bias)(x, rows), x + bias[rows], rtol=0, atol=0)
+    low = x.float() - 1e9  # beside which nothing is left of a score in float32
+    assert torch.equal(Hold(torch.float32)(x - 1e9, rows), low.double())
+    assert Hold(torch.float32)(low, rows) is low
+    assert Hold(torch.float64)(low, rows) is low
+    assert Plus(bias)(x.float(), rows).dtype == torch.float32
+    assert_close(Times(bias[:, :1])(x, rows), x * bias[rows, :1])
+    barred = torch.rand(5, 4) > 0.5
+    for value, expected in ((-math.inf, -math.inf), (lowest, torch.finfo(torch.float32).min), (-5.0, -5.0)):
+        assert torch.equal(Fill(barred, value)(x.float(), rows), x.float().masked_fill(barred[rows], expected))
+    mixed = MixHeads(torch.randn(6, 3, dtype=torch.float64), torch.arange(6.0))(x, rows)
+    assert mixed.shape == (2, 6, 2, 4)
+    for b, h, q, k in ((1, 2, 1, 3), (0, 1, 0, 2)):
+        at = Positions(lambda score, b, h, q, k: 1000 * b + 100 * h + 10 * q + k + 0 * score)(x, rows)[b, h, q, k]
+        assert at == 1000 * b + 100 * h + 10 * rows[q] + k
+    for shape in ((), (4,), (1, 4), (3, 1, 1), (2, 3, 1, 4)):
+        one = torch.randn(shape)
+        assert pick_rows(one, rows) is one
+    assert pick_rows(torch.arange(20).view(5, 4), rows).tolist() == [[12, 13, 14, 15], [4, 5, 6, 7]]
+    some = torch.tensor([2, 0])
+    for shape in ((5, 4), (1, 5, 4), (2, 1, 5, 4)):
+        one = torch.randn(shape)
+        assert pick_heads(one, some) is one
+    three = torch.randn(3, 5, 4)
+    assert torch.equal(pick_heads(three, some), three[[2, 0]])
+    assert torch.equal(pick_heads(torch.stack([three, -three]), slice(1, 3))[1], -three[1:])
+
+
+def test_a_rule_says_what_it_is_and_what_it_is_made_of():
+    factor, sinks = torch.ones(3, 1, 1), torch.zeros(1, 3, 1, 2)
+    cap = Apply("cap", torch.tanh)
+    assert repr(Rule()) == "Rule()"
+    assert repr(Rule((cap, Times(factor)))) == "Rule(before: cap, Times[3, 1, 1])"
+    assert repr(Rule((), (Positions(lambda *_: 0),))) == "Rule(after: Positions)"
+    assert repr(Rule((cap,), (cap,), sinks)) == "Rule(before: cap; after: cap; 2 sinks)"
+    whole = Rule((Times(factor), cap), (Plus(factor),), sinks)
+    assert [x is y for x, y in zip(whole.tensors(), (factor, factor, sinks), strict=True)] == [True] * 3
+    assert Rule((cap,)).tensors() == []
+    scores_ = torch.randn(1, 3, 2, 4, dtype=torch.float64)
+    scores_[0, 0, 0] = -math.inf
+    scores_[0, 1, 0, 1:] = -math.inf
+    rows = torch.arange(2)
+    weighed = Rule(sinks=sinks + 1).weigh(scores_, rows)
+    expected = scores_.exp() / (scores_.exp().sum(-1, keepdim=True) + 2 * math.e)
+    assert_close(weighed, expected)
+    assert not Rule().weigh(scores_, rows)[0, 0, 0].any()
+    assert Rule().weigh(scores_, rows)[0, 1, 0].tolist() == [1.0, 0.0, 0.0, 0.0]

@@ -1,5 +1,6 @@
 """What a mutation run found untested in training."""
 
+import io
 import itertools
 import json
 import math
@@ -17,22 +18,25 @@ from types import SimpleNamespace
 import pytest
 import torch
 import torch.nn.functional as F
+from rich.console import Console
+from safetensors import safe_open
 from test_caption_training import made, padded, random_rows, tiny
 from test_train import CPU, Heard, Lines, Splits, by_hand, plain, random_splits, step_line
 from test_train import tiny as small
 from torch import nn
 from torch.testing import assert_close
 
-from pellucid.data.augment import Augment, normalised
+from pellucid.data import draws
+from pellucid.data.augment import Augment, augment, normalised
 from pellucid.data.captions import CaptionSet
 from pellucid.data.images import ImageSet
 from pellucid.data.tokenizer import END, MASK, PAD, START, UNKNOWN, CaptionTokenizer
-from pellucid.evaluation.captions import cider_d, score
+from pellucid.evaluation.captions import References, cider_d, score
 from pellucid.recipes import recipe
 from pellucid.runs import Optim, Run, RunFolder, environment, folder
 from pellucid.runs.checkpoints import Facts
 from pellucid.runs.config import Critical, Duration, Words
-from pellucid.training import Engine, caption, distributed, engine, memory, progress, reverse
+from pellucid.training import Engine, caption, classify, distributed, engine, memory, progress, reverse
 from pellucid.training.caption import Captioning, Known, SelfCritical, backwards
 from pellucid.training.checkpoint import CheckpointWriter, State, restore, save_checkpoint
 from pellucid.training.classify import Classification, choose_batch, resolve
@@ -497,8 +501,6 @@ def test_only_a_better_score_is_the_best(tmp_path):
     where.create(run)
     result = Engine(Scored(run), run, CPU, folder=where).fit()
     assert result.best == 0.75
-    from safetensors import safe_open
-
     with safe_open(where.checkpoints.best, "pt") as file:
         assert json.loads(file.metadata()["facts"]) == {"step": 3, "right": 0.75}
 
@@ -762,8 +764,6 @@ def test_each_captions_reward_is_its_own_cider_d(seed):
     reward = Reward(tokens, vocabulary=15, pad=PAD)
     candidates = [[*random_rows(dice, 3, words=5), [6] * 8, references[i][0]] for i in range(7)]
     found = reward(torch.arange(7), torch.stack([padded(rows) for rows in candidates]))
-    from pellucid.evaluation.captions import References
-
     known = References([[[str(w) for w in [*row, END]] for row in rows] for rows in references])
     for which in range(5):
         expected = known.cider_d([[str(w) for w in [*rows[which], END]] for rows in candidates])
@@ -1125,7 +1125,7 @@ def test_freed_memory_is_kept_before_the_first_step_on_a_cpu(monkeypatch):
 
 def test_what_is_compiled_is_warmed_up_with_the_batch_it_begins_with_and_undone(monkeypatch):
     monkeypatch.setattr(torch, "compile", lambda function: function)
-    now, asked = [0.0], []
+    now, asked = [9.0], []
 
     class Slow(Lines):
         def batches(self, start, end):
@@ -1291,3 +1291,465 @@ def test_two_stages_are_summed_up_and_the_second_begins_where_the_first_was_best
         assert len(result.model.tokenizer) == len(task.tokenizer)
     assert (tmp_path / "run" / "critical" / "config.json").is_file()
     assert (tmp_path / "run" / "tokenizer.json").is_file()
+
+
+# Wherever there are many processes, played by one that notes what it waits for
+
+
+class Waiting(Processes):
+    """The first of two; each time it waits, it looks at what is there."""
+
+    def __init__(self, look):
+        super().__init__(0, 2)
+        object.__setattr__(self, "look", look)
+
+    def wait(self):
+        self.look()
+
+    def mean(self, x):
+        return x
+
+    def agree(self, flag, device):
+        return flag
+
+    def share(self, text):
+        return text
+
+    def gather(self, value):
+        return [value, value]
+
+
+def test_all_processes_have_looked_before_the_first_one_writes(tmp_path, monkeypatch):
+    """For a plan; and all have written before one reads: a folder is there when the others open it."""
+    monkeypatch.setattr(engine, "parallel", lambda model, *_: model)
+    run = plain(duration="2 steps")
+    where = RunFolder(tmp_path / "run")
+    where.create(run)
+    plans = []
+    one = Engine(Lines(run), run, CPU, folder=where, processes=Waiting(lambda: plans.append(where.plan())))
+    one._plan()
+    assert plans == [None]
+    one._plan()
+    assert plans[1] == where.plan() is not None
+    seen = []
+    there = RunFolder(tmp_path / "other")
+    trainer = trained.Trainer(
+        there, CPU, Waiting(lambda: seen.append((there.config_file.exists(), there.log_file.exists()))),
+        resume=False, progress=False, tensorboard=False,
+    )  # fmt: skip
+    trainer._fit(Lines(run), run, there, begins=True)
+    assert seen[0] == (True, False)  # it is made, and not yet written to
+    seen.clear()
+    monkeypatch.setattr(trained, "load", lambda path, **how: (path, how["module"], how["device"]))
+    result = trainer._make_ready(engine.Result(1, 1, 1.0, 0.0, {}, None), None, module="mine")
+    assert len(seen) == 1
+    assert (result.model, result.folder) == ((there.path, "mine", CPU), there.path)
+    alone = trained.Trainer(None, CPU, Waiting(lambda: None), False, False, False)
+    assert alone._make_ready(result, None).model is None  # a spread model is no one process's
+
+
+def test_what_is_trained_in_two_stages_is_waited_for_between_them(tmp_path, monkeypatch):
+    waits = []
+    monkeypatch.setattr(Processes, "wait", lambda self: waits.append((tmp_path / "run" / "critical").exists()))
+    run = tiny(duration="1 steps", critical=Critical(duration="1 steps", batch=4, samples=2))
+    trained.train_run(run, RunFolder(tmp_path / "run"), CPU, progress=False)
+    assert not waits[0]
+    assert waits.count(False) > 2  # in the first stage, and once more before the second begins
+    assert waits[-1]
+
+
+def test_a_run_on_its_own_shows_its_progress_keeps_no_board_and_does_not_go_on(tmp_path, capsys, monkeypatch):
+    run = small(recipe("vit_digits"), duration="1 steps")
+    where = RunFolder(tmp_path / "run")
+    result = trained.train_run(run, where, CPU)
+    assert "epoch" in capsys.readouterr().out
+    assert not (where.path / "tensorboard").exists()
+    assert result.folder == where.path
+    with pytest.raises(ValueError, match="already holds a run"):
+        trained.train_run(run, where, CPU)
+    boards = []
+
+    class Display(progress.RunDisplay):
+        def __init__(self, title, *, tensorboard=None):
+            boards.append((title, tensorboard))
+            super().__init__(title)
+
+    monkeypatch.setattr(trained, "RunDisplay", Display)
+    for tensorboard in (True, False):
+        out = RunFolder(tmp_path / f"board {tensorboard}")
+        trained.train_run(run, out, CPU, tensorboard=tensorboard)
+        assert boards.pop() == ("vit_digits", out if tensorboard else None)
+    trained.train("vit_digits", tmp_path / "by name", **TINY)
+    assert boards.pop()[1] is None
+
+
+# The engine's figures, and what it compiles
+
+
+def test_figures_of_the_log_are_rounded_to_what_is_read(tmp_path, monkeypatch):
+    """Rates to a tenth, seconds to a thousandth, epochs to a ten-thousandth."""
+    now = [0.0]
+
+    class Slow(Lines):
+        epoch_size = 30
+
+        def loss(self, *batch):
+            now[0] += 0.1234567
+            return super().loss(*batch)
+
+    monkeypatch.setattr("time.perf_counter", lambda: now[0])
+    run, heard = plain(duration="1 steps"), Heard()
+    Engine(Slow(run), run, CPU, observer=heard).fit()
+    step, evaluation = heard.lines
+    assert (step["points_per_second"], step["epoch"]) == (64.8, 0.2667)
+    assert (evaluation["seconds"], evaluation["epoch"]) == (0.123, 0.2667)
+
+
+def test_graphs_are_for_cuda_and_are_left_out_on_a_cpu():
+    run = plain(graphs=True)
+    one = Engine(Lines(run), run, CPU)
+    assert one.fit().warm_up == 0.0
+    assert one.graph is None
+
+
+def test_losses_are_told_once_half_a_second_is_over(monkeypatch):
+    """Not when it is just full: by a clock that moves a quarter of a second with each step."""
+    now, told = [7.0], []
+
+    class Slow(Lines):
+        def loss(self, *batch):
+            now[0] += 0.25
+            return super().loss(*batch)
+
+    class Counting(Heard):
+        def logged(self, lines):
+            told.append([line["step"] for line in lines])
+
+    monkeypatch.setattr("time.perf_counter", lambda: now[0])
+    run = plain(duration="7 steps", checkpoint_every="0 steps")
+    Engine(Slow(run), run, CPU, observer=Counting()).fit()
+    assert told == [[1, 2, 3], [4, 5, 6], [7], [7]]  # the last is the evaluation
+
+
+def test_the_first_of_two_as_good_is_the_best(tmp_path):
+    class Scored(Lines):
+        scores = iter([0.5, 0.5, 0.25])
+
+        def evaluate(self, model):
+            return {"right": next(self.scores)}
+
+    run = plain(duration="3 steps", evaluate_every="1 steps")
+    where = RunFolder(tmp_path / "run")
+    where.create(run)
+    Engine(Scored(run), run, CPU, folder=where).fit()
+    with safe_open(where.checkpoints.best, "pt") as file:
+        assert json.loads(file.metadata()["facts"]) == {"step": 1, "right": 0.5}
+
+
+def test_as_many_weights_are_copied_as_there_are():
+    with pytest.raises(ValueError, match="zip"):
+        engine._copy([torch.zeros(1)], [torch.zeros(1), torch.zeros(1)])
+
+
+def test_one_number_that_is_none_among_many_is_enough():
+    run = plain()
+    task = Lines(run)
+    one = Engine(task, run, CPU)
+    one._check_weights(1)
+    with torch.no_grad():
+        task.model.weight[0, 1] = math.nan  # of four numbers, of two parameters
+    with pytest.raises(ValueError, match="no longer finite after step 2"):
+        one._check_weights(2)
+
+
+# What moves parameters
+
+
+def test_one_kernel_moves_what_adamw_moves_and_nesterov_looks_ahead():
+    model = nn.ModuleDict({"encoder": nn.Linear(2, 2), "head": nn.Linear(2, 2)})
+    model["head"].bias.requires_grad_(False)
+    (adamw,) = make_optimizers(model, Optim(lr=0.5, encoder=0.1, weight_decay=0.25))
+    assert adamw.defaults["fused"]
+    assert not adamw.defaults["capturable"]
+    groups = {(group["peak"], group["weight_decay"]): len(group["params"]) for group in adamw.param_groups}
+    assert groups == {(0.05, 0.25): 1, (0.05, 0.0): 1, (0.5, 0.25): 1}  # what is frozen is nobody's
+    (sgd,) = make_optimizers(nn.Linear(2, 2), Optim(name="sgd", momentum=0.5))
+    assert sgd.defaults["nesterov"]
+    assert sgd.defaults["momentum"] == 0.5
+    p = nn.Parameter(torch.ones(2, 2))
+    p.grad = torch.eye(2)
+    bare = Muon([p], lr=0.5, weight_decay=0.25)
+    assert bare.defaults == {"lr": 0.5, "momentum": 0.95, "weight_decay": 0.25}
+    bare.step()
+    assert_close(p.detach(), torch.full((2, 2), 1 - 0.125) - 0.5 * orthogonalised(torch.eye(2)[None])[0])
+
+
+# What tasks give
+
+
+def test_what_is_ready_knows_its_name_and_its_run(monkeypatch):
+    monkeypatch.setattr("pellucid.training.classify.load_images", random_splits)
+    run, splits = resolve(small(recipe("vit_digits")))
+    classifier = Classification(run, splits, CPU, Processes())
+    for task in (classifier, made(tiny())):
+        ready = task.ready("x")
+        assert (ready.name, ready.run, ready.model) == ("x", task.run, task.model)
+        assert task.ready().name == ""
+
+
+def test_words_are_made_as_the_run_says():
+    _, splits, tokenizer = caption.resolve(tiny(words=Words(min_count=20)))
+    said = [each for several in splits.train.captions for each in several]
+    assert tokenizer.to_json() == CaptionTokenizer.train(said, min_count=20).to_json()
+    assert len(tokenizer) < len(caption.resolve(tiny(words=Words(min_count=1)))[2])
+    pieces = caption.resolve(tiny(words=Words(kind="bpe", size=60)))[2]
+    assert len(pieces) == 60
+    assert len(pieces.encode("spherecube")) > 1
+    given = CaptionTokenizer.train(["a dog"], min_count=1)
+    run, _, tokenizer = caption.resolve(tiny(), given)
+    assert tokenizer is given
+    assert run.model.vocabulary == len(given)
+
+
+@pytest.mark.parametrize("kind", ["classifier", "captioner"])
+@pytest.mark.parametrize("known", [(), ("mean",), ("std",), ("mean", "std")])
+def test_what_pictures_are_normalised_by_is_the_models_own_if_it_has_both(kind, known, monkeypatch):
+    monkeypatch.setattr("pellucid.training.classify.load_images", random_splits)
+    own = dict.fromkeys(("mean", "std")) | dict.fromkeys(known, (0.25, 0.5, 0.75))
+    if kind == "classifier":
+        run = small(recipe("vit_digits"))
+        encoder = resolve(replace(run, model=replace(run.model, **own)))[0].model
+    else:
+        run = tiny()
+        model = replace(run.model, encoder=replace(run.model.encoder, **own))
+        encoder = caption.resolve(replace(run, model=model))[0].model.encoder
+    assert (encoder.mean == (0.25, 0.5, 0.75)) == (encoder.std == (0.25, 0.5, 0.75)) == (len(known) == 2)
+    assert len(encoder.mean) == len(encoder.std) == 3
+
+
+def test_the_loss_of_a_mixture_is_smoothed_on_both_sides(monkeypatch):
+    monkeypatch.setattr("pellucid.training.classify.load_images", random_splits)
+    run, splits = resolve(small(recipe("vit_digits"), augment=Augment(mixup=0.5), label_smoothing=0.2))
+    task = Classification(run, splits, CPU, Processes(), nn.Sequential(nn.Flatten(), nn.Linear(3 * 32 * 32, 10)))
+    share = task.loader.share(3)
+    loss, _ = task.share_loss(task.model, share, task.loader.pixels(share))
+    images, labels, others, weight = augment(
+        task.loader.pixels(share), task.loader.labels[share.image], run.augment, task.normalise,
+        seed=task.seed, step=share.step, epoch=share.epoch, index=share.image, positions=share.position,
+    )  # fmt: skip
+    assert not torch.equal(labels, others)
+    logits, total = task.model(images), 0.0
+    for row, label, other, part in zip(logits, labels, others, weight, strict=True):
+        target = part * F.one_hot(label, 10) + (1 - part) * F.one_hot(other, 10)
+        total -= ((0.8 * target + 0.02) * row.log_softmax(-1)).sum()
+    assert_close(loss, total / len(logits), rtol=1e-5, atol=1e-6)
+
+
+def test_processes_evaluate_in_batches_that_suit_them_all(monkeypatch):
+    monkeypatch.setattr("pellucid.training.classify.load_images", random_splits)
+    calls, run_ = [], classify.evaluate_classifier
+    monkeypatch.setattr(classify, "evaluate_classifier", lambda *a, **k: calls.append(k) or run_(*a, **k))
+    monkeypatch.setattr(classify, "choose_batch", lambda images, processes: 10 * images + processes)
+    run, splits = resolve(small(recipe("vit_digits")))
+    task = Classification(run, splits, CPU, Processes(), nn.Sequential(nn.Flatten(), nn.Linear(3072, 10)))
+    task.evaluate(task.model)
+    assert (calls[0]["batch"], calls[0]["share"], calls[0]["device"]) == (101, (0, 1), CPU)
+    logits = task.model(normalised(splits.validation.images, task.normalise))
+    right = (logits.argmax(1) == splits.validation.labels).sum().item()
+    assert task.evaluate(task.model)["top1"] == right / 10  # to the last bit
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_pictures_of_any_channels_are_captioned(channels):
+    pixels = torch.randint(256, (6, channels, 8, 12), dtype=torch.uint8)
+    images = ImageSet(pixels, torch.zeros(6, dtype=torch.long), ("picture",))
+    data = CaptionSet(images, (("a dog",),) * 6, tuple("abcdef"))
+    run, splits, _ = caption.resolve(tiny(words=Words(min_count=1)), None, {"train": data, "test": data})
+    assert (run.model.encoder.channels, run.model.encoder.image) == (channels, (8, 12))
+    assert len(run.model.encoder.mean) == channels
+    assert len(splits.train.captions) == 6
+
+
+def test_captioners_that_have_one_sentence_for_each_picture_are_judged_by_it():
+    found, splits, tokenizer = caption.resolve(tiny())
+    held = splits.validation
+    mixed = tuple((*each, "a cube") if i % 2 else each for i, each in enumerate(held.captions))
+    for captions_, score_ in ((held.captions, "exact"), (mixed, "cider_d")):
+        some = CaptionSet(held.images, captions_, held.ids)
+        task = Captioning(found, replace(splits, validation=some), tokenizer, CPU, Processes())
+        assert (task.score, task.exact) == (score_, score_ == "exact")
+        with pytest.raises(ValueError, match="zip"):
+            evaluate_with(task, ["a cube"])
+
+
+def evaluate_with(task, said):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(caption, "caption_all", lambda *a, **k: said)
+        patch.setattr(task, "_read", dict)
+        return task.evaluate(task.model)
+
+
+def test_captions_are_drawn_from_a_stream_of_their_own():
+    """What a run reads at a step is what it read yesterday, and no draw of its pictures' is drawn again."""
+    task = made(tiny(captions=2))
+    task.known = Known(torch.arange(32 * 5 * 4).view(32, 5, 4), torch.full((32,), 5), 3.0)
+    share = task.loader.share(4)
+    first = draws.integers(task.seed, share.step, share.position, 100, torch.full((8,), 5))
+    expected = torch.stack([task.known.tokens[share.image, (first + i) % 5] for i in range(2)], 1)
+    assert torch.equal(task.chosen(share), expected)
+    assert len(set(first.tolist())) > 1
+
+
+def test_a_caption_that_its_own_picture_has_is_rewarded_as_the_scorer_would(monkeypatch):
+    task = made(tiny(critical=Critical(duration="1 steps", batch=8, samples=2)).second_stage, SelfCritical)
+    spelled = [
+        [[str(word) for word in row if word != PAD][1:] for row in rows if (row != PAD).any()]
+        for rows in task.known.tokens.numpy()
+    ]
+    known = References(spelled)
+    truth_ = task.known.tokens[:, :1, 1:]
+    expected = known.cider_d([several[0] for several in spelled])
+    assert task.reward(torch.arange(32), truth_)[:, 0].tolist() == pytest.approx(expected.tolist(), abs=1e-4)
+    share = task.loader.share(0)
+    task.model.train()
+    task.share_loss(task.model, share, task.loader.pixels(share))
+    assert not task.model.training  # what is made likelier is what was drawn from
+
+
+def test_random_numbers_of_reversals_fit_into_63_bits():
+    task = reverse.Reversing(Run(batch=4, seed=2**62), 5)
+    assert task._generator(0).initial_seed() == 2**62 * 1_000_003 % 2**63
+
+
+# What a terminal shows
+
+
+def test_a_bar_is_drawn_where_there_is_a_terminal_and_beside_what_is_printed(monkeypatch):
+    asked = []
+
+    def console(**how):
+        asked.append(how)
+        return Console(force_terminal=True, force_interactive=True, width=150, file=io.StringIO())
+
+    monkeypatch.setattr(progress, "Console", console)
+    with progress.RunDisplay("reversing") as shown:
+        shown.began(40, 160)
+        assert not shown.bar.disable
+        task = shown.bar.tasks[0]
+        assert (task.description, task.total, task.completed) == ("reversing", 160, 40)
+        shown.bar.refresh()
+        shown.logged([step_line(99), step_line(100)])
+        assert (task.completed, task.fields["rate"]) == (100, "1,234 images/s")
+        assert task.fields["text"] == "loss 1.2500, accuracy 50.0%"
+        shown.bar.refresh()
+        drawn = shown.bar.console.file.getvalue()
+    assert asked == [{"stderr": True}]  # what is printed may go through a pipe
+    for words in ("reversing", " 40/160", "100/160", "1,234 images/s", "loss 1.2500, accuracy 50.0%"):
+        assert words in drawn
+    monkeypatch.setattr(progress, "Console", lambda **how: Console(force_terminal=False, file=io.StringIO()))
+    assert progress.RunDisplay("x").bar.disable
+
+
+@pytest.fixture
+def first_of_two():
+    """A group of two processes of which this is the first, and the other a fake that says nothing."""
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    torch.distributed.init_process_group("fake", rank=0, world_size=2, store=FakeStore())
+    yield Processes(0, 2)
+    torch.distributed.destroy_process_group()
+
+
+def test_a_spread_model_is_spread_block_by_block_before_and_after_each_pass(first_of_two):
+    class Blocks(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.blocks = nn.ModuleList(nn.Linear(4, 4) for _ in range(2))
+            self.head = nn.Linear(4, 2)
+
+        def forward(self, x):
+            for block in self.blocks:
+                x = block(x)
+            return self.head(x)
+
+    model = Blocks()
+    network = distributed.parallel(model, first_of_two, "fsdp", CPU)
+    assert type(model) is Blocks  # its own class
+    assert all(hasattr(part, "set_requires_gradient_sync") for part in (network, *model.blocks))
+    for _ in range(2):
+        assert all(distributed.is_spread(p) for p in model.parameters())
+        assert network(torch.randn(3, 4)).shape == (3, 2)
+    weight = model.head.weight
+    assert distributed.own_part(weight).shape == (1, 4)
+    assert distributed.whole(weight).shape == (2, 4)
+    given = torch.arange(8.0).view(2, 4)
+    mine = distributed.spread_like(given, weight)
+    assert distributed.is_spread(mine)
+    assert distributed.own_part(mine).tolist() == given[:1].tolist()
+    for x in (given, distributed.own_part(weight)):
+        assert distributed.whole(x) is distributed.own_part(x) is distributed.spread_like(x, given) is x
+    copies = distributed.parallel(nn.Linear(1, 1), first_of_two, "ddp", CPU)
+    assert isinstance(copies, nn.parallel.DistributedDataParallel)
+    for now in (False, True):
+        distributed.exchange_gradients(copies, now)
+        assert copies.require_backward_grad_sync is now
+
+
+def test_two_processes_are_enough_to_wait_for_each_other(monkeypatch):
+    calls = []
+    for name in ("barrier", "all_reduce", "broadcast_object_list"):
+        monkeypatch.setattr(torch.distributed, name, lambda *_, name=name: calls.append(name))
+    two = Processes(1, 2)
+    two.wait()
+    two.mean(torch.ones(1))
+    two.agree(True, CPU)
+    two.share("x")
+    assert calls == ["barrier", "all_reduce", "all_reduce", "broadcast_object_list"]
+    assert (Processes().rank, Processes().world) == (0, 1)
+
+
+@pytest.mark.parametrize("share_of_guesses", [0.25, 1.0])
+def test_words_that_are_guessed_see_no_others_and_those_that_are_read_see_what_was_before(share_of_guesses):
+    """The loss of both, of each caption by itself: a guess is made from a row of masks, wherever its place is."""
+    run = tiny(in_parallel=share_of_guesses, model=replace(tiny().model, zero_branches=False, dropout=0.0))
+    task = made(run)
+    share = task.loader.share(0)
+    pixels = task.loader.pixels(share)
+    loss, _ = task.share_loss(task.model.eval(), share, pixels)
+    images, flipped = task.augmented(share, pixels, run.augment)
+    tokens = task.mirrored_where(flipped, task.chosen(share))
+    read = guessed = 0.0
+    for image, several in zip(images, tokens, strict=True):
+        for row in several:
+            said, length = [token for token in row.tolist() if token != PAD], len(row) - 1
+            targets = torch.tensor(said[1:])
+            before = task.model(image[None], torch.tensor([said[:-1]]))[0].log_softmax(-1)
+            read -= before[torch.arange(len(targets)), targets].sum()
+            blind = task.model(image[None], torch.full((1, length), MASK), causal=False)[0].log_softmax(-1)
+            guessed -= blind[torch.arange(len(targets)), targets].sum()
+    scale = len(images) * tokens.shape[1] * task.known.mean_length
+    expected = ((1 - share_of_guesses) * read + share_of_guesses * guessed) / scale
+    assert_close(loss, expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("right", ["all", "first", "none"])
+def test_accuracy_is_the_share_of_next_words_of_captions_that_are_read(right):
+    """Of a model that is sure: of every word, of each caption's first, of none; nobody asks about what isn't there."""
+    task = made(tiny(captions=2))
+    share = task.loader.share(0)
+    pixels = task.loader.pixels(share)
+    _, flipped = task.augmented(share, pixels, task.run.augment)
+    targets = task.rows(task.mirrored_where(flipped, task.chosen(share))).targets.flatten(0, 1)
+    there = targets != PAD
+    said = targets.clone()
+    if right != "all":
+        said[:, 1 if right == "first" else 0 :] = MASK
+
+    def model(images, inputs, *, causal, mask):
+        assert (causal, mask) == (True, None)
+        return 9.0 * F.one_hot(said, len(task.tokenizer)).float()
+
+    loss, metrics = task.share_loss(model, share, pixels)
+    expected = {"all": 1.0, "first": len(targets) / there.sum().item(), "none": 0.0}[right]
+    assert metrics["accuracy"].item() == pytest.approx(expected)
+    assert (loss < 0.1) == (right == "all")

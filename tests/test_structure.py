@@ -157,6 +157,29 @@ def test_which_token_stands_where_in_which_window(size, shift):
     assert [(t.kind, len(t)) for t in seen.towers] == [("windows", 2)]
 
 
+def test_windows_after_a_merging_are_a_tower_of_their_own(transformers):
+    """Of 10×10 tokens in windows of 4 × 4, then of 5×5: each padded, and rolled in every other layer."""
+    config = transformers.SwinConfig(
+        image_size=40, patch_size=4, embed_dim=8, depths=[2, 2], num_heads=[2, 2], window_size=4
+    )
+    model = transformers.SwinModel(config).eval()
+    with torch.no_grad(), watch(model) as seen:
+        model(torch.randn(2, 3, 40, 40))
+    assert [(t.kind, len(t)) for t in seen.towers] == [("windows", 2), ("windows", 2)]
+    for name, n in zip(seen, (10, 10, 5, 5), strict=True):
+        places = seen[name].reading.places
+        assert sorted(places[places >= 0].tolist()) == list(range(n * n))  # each token once
+
+
+def test_unshifted_windows_of_two_sizes_are_two_towers(transformers):
+    config = transformers.SwinConfig(
+        image_size=32, patch_size=4, embed_dim=8, depths=[1, 1], num_heads=[2, 2], window_size=2
+    )
+    with torch.no_grad(), watch(model := transformers.SwinModel(config).eval()) as seen:
+        model(torch.randn(1, 3, 32, 32))
+    assert [len(t) for t in seen.towers] == [1, 1]
+
+
 def test_channels_are_told_from_tokens():
     class Channels(nn.Module):
         def forward(self, x):
@@ -264,6 +287,41 @@ def test_beams_are_followed_to_where_they_came_from(transformers):
         # The last step's beams are those that were said, each with its last word still to be chosen.
         for row in truth:
             assert min((row - other).abs().max() for other in mine) < 1e-5
+
+
+def test_hypotheses_that_ended_earlier_are_stitched_by_their_beams(transformers):
+    model, ids = causal_model(transformers, "sdpa"), torch.randint(3, 50, (2, 4))
+    options = {"max_new_tokens": 8, "num_beams": 4, "num_return_sequences": 3, "do_sample": False, "pad_token_id": 0}
+    options |= {
+        "length_penalty": 0.0,
+        "eos_token_id": list(range(3, 13)),
+        "return_dict_in_generate": True,
+        "output_scores": True,
+    }
+    with torch.no_grad(), watch(model, copy=True) as seen:
+        said = model.generate(ids, **options)
+    lengths = (said.beam_indices >= 0).sum(-1)
+    assert lengths.min() < lengths.max()  # some ended earlier
+    whole = seen.stitch(said.beam_indices)
+    with torch.no_grad():
+        for i, sentence in enumerate(said.sequences):
+            n = 4 + int(lengths[i]) - 1  # the last word is read by nobody
+            with watch(model) as once:
+                model(sentence[None, :n])
+            for name, record in whole.items():
+                assert_close(record.weights()[i, :, :n, :n], once[name].weights()[0], rtol=0, atol=1e-5)
+                assert record.weights()[i, :, n:].sum() == 0
+    assert all(record.check() < 1e-5 for record in whole.values())
+    strange, longest = said.beam_indices.clone(), int(lengths.argmax())
+    strange[longest, lengths.max() - 1] = (strange[longest, lengths.max() - 1] + 4) % 8  # a beam of the other prompt
+    for beams, sentence in (
+        (strange, "would read keys that it never wrote"),
+        (said.beam_indices + 8, "in row .*; the batch has 8"),
+        (said.beam_indices.repeat(1, 9).clamp(min=0), "steps; the model made"),
+        (said.beam_indices[0], r"expected \(sentences, steps\)"),
+    ):
+        with pytest.raises(ValueError, match=sentence):
+            seen.stitch(beams)
 
 
 def test_a_window_that_slides_is_stitched(transformers):

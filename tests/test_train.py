@@ -22,6 +22,7 @@ from trainings import TINY, Started, log, losses, tensors, trained, words_for
 from pellucid.cli import main
 from pellucid.config import from_json, to_json
 from pellucid.data import DataConfig, ImageSet
+from pellucid.data.division import HeldOut
 from pellucid.data.sources import Splits
 from pellucid.devices import pick_device
 from pellucid.models import ViTConfig
@@ -248,7 +249,7 @@ def test_a_gpu_that_is_not_there(monkeypatch):
 # Classification
 
 
-def random_splits(_: DataConfig) -> Splits:
+def random_splits(_: DataConfig, kept: HeldOut | None = None) -> Splits:
     """Random pixels with the shape of CIFAR-10."""
     generator = torch.Generator().manual_seed(0)
     classes = tuple("abcdefghij")

@@ -1,5 +1,6 @@
 """The verbs that look at data, models and runs, as a person runs them."""
 
+import csv
 import json
 import math
 import random
@@ -119,8 +120,8 @@ def test_evaluate_on_some_of_the_classes_has_null_for_the_others(colours, saved,
     assert "–" in run(capsys, "evaluate", saved, "--data", f"folder:{tmp_path / 'pictures'}").out
 
 
-def test_other_names_are_taken_in_their_order_with_a_warning(colours, saved, tmp_path, capsys):
-    folder = image_folder(tmp_path / "pictures", colours, names=("1", "2", "3"))
+def test_numbers_for_names_are_taken_in_their_order_with_a_warning(colours, saved, tmp_path, capsys):
+    folder = image_folder(tmp_path / "pictures", colours, names=("0", "1", "2"))
     said = run(capsys, "evaluate", saved, "--data", f"folder:{folder}", "--json")
     assert json.loads(said.out)["top1"] == pytest.approx(55 / 60)
     assert "taken in their order" in said.err
@@ -240,6 +241,86 @@ def test_predict_says_what_is_wrong(colours, saved, tmp_path, capsys):
     torch.nn.init.constant_(model.head.bias, math.nan)
     model.save_pretrained(tmp_path / "broken")
     assert "its weights are damaged" in run(capsys, "predict", tmp_path / "broken", path, code=2).err
+
+
+def answers_of(path):
+    if path.suffix == ".csv":
+        with path.open(newline="") as file:
+            return [(row["image"], row["label"], float(row["probability"])) for row in csv.DictReader(file)]
+    entries = map(json.loads, path.read_text().splitlines())
+    return [(entry["image"], *entry["predictions"][0].values()) for entry in entries]
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".jsonl"])
+def test_predict_answers_folders_and_patterns_into_a_file(suffix, colours, saved, tmp_path, capsys):
+    _, pictures, said = colours
+    (tmp_path / "some").mkdir()
+    inside = [write(pictures[i], tmp_path / "some" / f"{i}, b.png") for i in range(5)]
+    more = [write(pictures[i], tmp_path / f"more{i}.png") for i in range(5, 7)]
+    out = tmp_path / f"answers{suffix}"
+    where = (tmp_path / "some", tmp_path / "more*.png", inside[0])
+    told = run(capsys, "predict", saved, *where, "--out", out, "--batch", 2, "--top", 2)
+    assert told.out == f"wrote 7 answers: {out}\n"
+    found = answers_of(out)
+    assert [image for image, _, _ in found] == [str(path) for path in [*inside, *more]]
+    assert [label for _, label, _ in found] == [CONFIG.labels[said[i]] for i in range(7)]
+    printed = json.loads(run(capsys, "predict", saved, *where[:2], "--json").out)
+    assert [share for *_, share in found] == pytest.approx(
+        [entry["predictions"][0]["probability"] for entry in printed], abs=1e-6
+    )
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".jsonl"])
+def test_predict_goes_on_with_a_file_where_it_was_interrupted(suffix, colours, saved, tmp_path, capsys):
+    for i in range(5):
+        write(colours[1][i], tmp_path / f"{i}.png")
+    out = tmp_path / f"answers{suffix}"
+    run(capsys, "predict", saved, tmp_path / "*.png", "--out", out)
+    before = answers_of(out)
+    lines = out.read_bytes().splitlines(keepends=True)
+    out.write_bytes(b"".join(lines[:-2]) + lines[-2][: len(lines[-2]) // 2])
+    told = run(capsys, "predict", saved, tmp_path / "*.png", "--out", out).out
+    assert f"{out} has 3 of the 5 pictures already; 2 are left" in told
+    after = answers_of(out)
+    assert [each[:2] for each in after] == [each[:2] for each in before]
+    assert [share for *_, share in after] == pytest.approx([share for *_, share in before], rel=1e-4, abs=1e-6)
+    whole = out.read_bytes()
+    assert whole.startswith(b"".join(lines[:-2]))
+    assert "0 are left" in run(capsys, "predict", saved, tmp_path / "*.png", "--out", out).out
+    assert out.read_bytes() == whole
+    told = run(capsys, "predict", saved, tmp_path / "*.png", "--out", out, "--top", 1, code=2).err
+    assert "is there already" in told
+    assert out.read_bytes() == whole
+
+
+def test_unreadable_pictures_are_named_after_the_answers(colours, saved, tmp_path, capsys):
+    good = [write(colours[1][i], tmp_path / f"{i}.png") for i in range(2)]
+    broken = tmp_path / "broken.png"
+    broken.write_bytes(good[0].read_bytes()[:40])
+    out = tmp_path / "answers.csv"
+    told = run(capsys, "predict", saved, good[0], broken, good[1], "--out", out, code=2)
+    assert [image for image, _, _ in answers_of(out)] == [str(path) for path in good]
+    assert told.err.splitlines()[0].startswith(f"pellucid: {broken} can't be read")
+    assert told.err.splitlines()[1:] == ["pellucid: 1 of 3 pictures could not be read"]
+    assert run(capsys, "predict", saved, broken, "--out", tmp_path / "none.csv", code=2).out.startswith("wrote 0")
+
+
+def test_a_file_of_answers_that_can_not_be_written_is_refused_before_the_work(colours, saved, tmp_path, capsys):
+    path = write(colours[1][0], tmp_path / "a.png")
+    for out, sentence in {
+        "answers.txt": "expected a file that ends in .csv or .jsonl",
+        "nowhere/a.csv": "nowhere' doesn't exist; make it first",
+        "other.csv": "is there already, with other columns than image,label,probability",
+        "other.jsonl": "is there already, and holds no such answers",
+    }.items():
+        if out.startswith("other"):
+            (tmp_path / out).write_text("a,b\n1,2\n")
+        said = run(capsys, "predict", saved, path, "--out", tmp_path / out, code=2)
+        assert sentence in said.err
+        assert not out.startswith("other") or (tmp_path / out).read_text() == "a,b\n1,2\n"
+    assert (
+        "give one of the two" in run(capsys, "predict", saved, path, "--json", "--out", tmp_path / "a.csv", code=2).err
+    )
 
 
 # curves

@@ -230,7 +230,7 @@ def test_watching_sees_every_block():
         ({"heads": 5}, "width 32 can't be split into 5 heads"),
         ({"activation": "tanh"}, "activation is 'tanh'"),
         ({"norm_kind": "batch"}, "norm kind is 'batch'"),
-        ({"drop_path": 1.5}, r"drop_path is 1\.5; expected a probability"),
+        ({"drop_path": 1.5}, r"drop_path is 1\.5; expected a share"),
     ],
 )
 def test_what_can_not_be_built_is_refused(options, sentence):
@@ -292,7 +292,7 @@ def test_damaged_folders_are_refused_in_a_sentence(tmp_path):
 
     for change, sentence in (
         ({"colour": "red"}, "unknown field in the config: colour; ViTConfig has classes, image"),
-        ({"model": "Transformer"}, r"config\.json describes a Transformer; expected a ViT"),
+        ({"model": "Transformer"}, r"config\.json describes a 'Transformer'; expected a ViT"),
         ({"width": "wide"}, "config width is 'wide'; expected int"),
         ({"image": [16]}, "config image has 1 values; expected 2"),
         ({"pooling": "max"}, "config pooling is 'max'; expected one of 'class', 'mean', 'sequence'"),

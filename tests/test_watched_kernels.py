@@ -11,7 +11,7 @@ from torch.nn.attention import bias, flex_attention
 from torch.testing import assert_close
 from torch.utils.checkpoint import checkpoint
 
-from pellucid.watching import watch
+from pellucid.watching import Change, watch
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:.*nested tensor", "ignore:enable_nested_tensor", "ignore:flex_attention"
@@ -149,6 +149,22 @@ def test_vmap_is_named():
     model = Calls(torch.vmap(lambda x: F.scaled_dot_product_attention(x, x, x)))
     with pytest.raises(ValueError, match="runs under vmap, whose tensors can't be kept"), watch(model):
         model(torch.randn(3, 2, 5, 8))
+
+
+def test_flex_attention_is_changed():
+    class Flex(nn.Module):
+        def forward(self, x, lse=False):
+            return flex_attention.flex_attention(
+                x, x, x, return_aux=flex_attention.AuxRequest(lse=True) if lse else None
+            )
+
+    x = torch.randn(1, 2, 5, 16)
+    with watch(model := Flex(), change=Change(beta=0.0)) as seen:
+        out = model(x)
+    assert_close(out, x.mean(2, keepdim=True).expand_as(x))
+    assert torch.equal(seen[""].output, out)
+    with pytest.raises(ValueError, match="gives more than its output"), watch(model, change=Change(beta=0.0)):
+        model(x, lse=True)
 
 
 @pytest.mark.parametrize("beside", [False, True])

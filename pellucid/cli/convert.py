@@ -7,12 +7,20 @@ from pellucid.hub.folders import check_free, read_folder, write_folder
 def convert(options: ConvertOptions) -> None:
     """Read the source, whosever it is, and write it in the layout asked for."""
     check_free(options.out)
-    model = read_folder(options.source, options.heads)
+    model = read_folder(options.source, options.heads, mean=options.mean, std=options.std)
     c = model.config
     (height, width), (p, q) = c.image, c.patch
     print(f"read {options.source}: {c.depth} blocks of width {c.width}, {c.heads} heads, {c.classes} classes,")
     print(f"  images of {height}×{width} pixels in patches of {p}×{q}, pooled by {c.pooling}")
     write_folder(model, options.out, options.layout)
+    if c.mean is None or c.std is None:
+        print("  nothing says how its images were normalised: to ask it about pictures, convert with --mean and --std")
+    elif options.layout == "torchvision":
+        print(f"  its images had mean {_numbers(c.mean)}, std {_numbers(c.std)}, which no file of torchvision says")
     if options.layout not in ("pellucid", "huggingface") and c.norm_eps != 1e-6:
         print(f"  its norms have ε = {c.norm_eps:g}, which no file of {options.layout} says: give it to norm_layer")
     print(f"wrote {options.out} as {options.layout}")
+
+
+def _numbers(values: tuple[float, ...]) -> str:
+    return " ".join(f"{value:g}" for value in values)

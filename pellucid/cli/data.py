@@ -4,7 +4,6 @@ import json
 import logging
 import sys
 import textwrap
-import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -123,10 +122,8 @@ def look_at_captions(options: LookOptions) -> None:
     letters = max(size[1], PHOTO_SIZE[1] * 3 // 4) // LETTER_PIXELS
     lines = [wrap_caption(each[0], letters) for each in samples.captions]
     places = torch.arange(len(samples)).split(SAMPLE_COLUMNS)
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "Glyph .* missing")  # the font draws a box for scripts that it lacks
-        rows = [SampleRow("", pixels[part], [lines[i] for i in part]) for part in places]
-        save_figure(samples_figure(rows), options.out)
+    rows = [SampleRow("", pixels[part], [lines[i] for i in part]) for part in places]
+    save_figure(samples_figure(rows), options.out)
     print(f"{len(samples)} of {len(train):,} training images of {options.name}, each with a caption")
     print(f"samples: {options.out}")
 

@@ -126,7 +126,7 @@ def recognises(options: DemoOptions, story: Story) -> None:
     story.begin(f"{SHIPPED}, trained on photographs of 32×32 pixels, looks at drawings.")
     for name in SHOWN:
         shutil.copyfile(SAMPLES / name, options.out / name)
-    predict(PredictOptions(SHIPPED, tuple(options.out / name for name in SHOWN), top=3))
+    predict(PredictOptions(SHIPPED, tuple(str(options.out / name) for name in SHOWN), top=3))
     model = load_classifier(SHIPPED)
     for name in SHOWN:
         trace = model.trace(options.out / name)

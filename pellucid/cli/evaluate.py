@@ -4,6 +4,7 @@ import json
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -11,6 +12,7 @@ from rich.console import Console
 from rich.progress import Progress
 
 from pellucid.cli.verbs import EvaluateOptions
+from pellucid.config import read_json
 from pellucid.devices import pick_device
 from pellucid.evaluation import CaptioningReport, ClassificationReport, jars
 from pellucid.evaluation.captions import CAPTION_METRICS
@@ -28,6 +30,8 @@ def evaluate(options: EvaluateOptions) -> None:
     """Check what was asked for before the work, then do it by the kind of the model."""
     if options.batch is not None and options.batch < 1:
         raise ValueError(f"--batch is {options.batch}; expected one or more")
+    if not 0 <= options.tolerated <= 1:
+        raise ValueError(f"--tolerated is {options.tolerated}; expected a share of the images, 0…1")
     for path in (options.confusion, options.examples):
         if path is not None:
             check_path(path)
@@ -45,7 +49,8 @@ def evaluate_classes(options: EvaluateOptions, model: ReadyClassifier) -> None:
     for name in FOR_CAPTIONERS:
         if getattr(options, name) is not None and getattr(options, name) is not False:
             raise ValueError(f"--{name} is for captioners; this model is a classifier")
-    report = model.evaluate(options.data, options.split, path=options.path, batch=options.batch or 500)
+    how = {"path": options.path, "batch": options.batch or 500, "tolerated": options.tolerated}
+    report = model.evaluate(options.data, options.split, classes=read_classes(options.classes), **how)
     if options.json:
         print(json.dumps(report.figures | {"data": options.data, "split": options.split}, allow_nan=False))
     else:
@@ -58,14 +63,18 @@ def evaluate_classes(options: EvaluateOptions, model: ReadyClassifier) -> None:
 
 def evaluate_captions(options: EvaluateOptions, model: ReadyCaptioner) -> None:
     """Scores beside those of captions that were made without looking and, if asked for, what the model says."""
-    if options.confusion is not None:
-        raise ValueError("--confusion is for classifiers; this model writes captions")
+    for name in ("confusion", "classes"):
+        if getattr(options, name) is not None:
+            raise ValueError(f"--{name} is for classifiers; this model writes captions")
+    if options.split == "all":
+        raise ValueError("--split all is for classifiers; captions are scored on test, validation or train")
     official = [name for name in jars.JAVA_METRICS if getattr(options, name)]
     for name in official:
         jars.find_jar(name)
     with show_bar(options.model) as progress:
         how = {"beam": 5 if options.beam is None else options.beam, "batch": options.batch or 64, "progress": progress}
-        report = model.evaluate(options.data, options.split, path=options.path, **how)
+        how |= {"path": options.path, "tolerated": options.tolerated}
+        report = model.evaluate(options.data, options.split, **how)
     figures: dict[str, Any] = report.figures | {"data": options.data, "split": options.split}
     failure = None
     if options.captions is not None:
@@ -87,6 +96,16 @@ def evaluate_captions(options: EvaluateOptions, model: ReadyCaptioner) -> None:
                 print(f"\n{name}: {getattr(options, name)}")
     if failure is not None:
         raise failure
+
+
+def read_classes(path: Path | None) -> dict[str, str] | None:
+    """What a file says the model calls the data's classes."""
+    if path is None:
+        return None
+    classes = read_json(path)
+    if not isinstance(classes, dict) or not all(isinstance(name, str) for name in classes.values()):
+        raise ValueError(f'{path} holds no names of classes; expected an object such as {{"robin": "bird"}}')
+    return classes
 
 
 def name_task(options: EvaluateOptions, count: int) -> str:

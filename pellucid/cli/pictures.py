@@ -2,14 +2,14 @@
 
 import glob
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from jaxtyping import UInt8
 from torch import Tensor
 
-from pellucid.data.images import SUFFIXES
+from pellucid.data.opener import SUFFIXES
 from pellucid.ready import ReadyModel
 
 
@@ -43,19 +43,25 @@ def find_pictures(names: Sequence[str | Path]) -> list[Path]:
     return paths
 
 
-def read_pictures(paths: Sequence[Path], model: ReadyModel, batch: int = 1) -> Iterator[list[Read]]:
-    """Some at a time. One that can't be read gets a sentence, or raises it if it is alone."""
+def read_pictures(
+    paths: Sequence[Path], model: ReadyModel, batch: int = 1, complain: Callable[[str], None] | None = None
+) -> Iterator[list[Read]]:
+    """Some at a time. One that can't be read gets a sentence, or raises it if it is alone; or `complain` is told."""
     for start in range(0, len(paths), batch):
         read = []
         for number, path in enumerate(paths[start : start + batch], start + 1):
             try:
                 read.append(Read(number, path, model.reader.read(path)))
             except ValueError as error:
-                if len(paths) == 1:
+                if complain is None and len(paths) == 1:
                     raise
-                print(f"pellucid: {error}", file=sys.stderr)
+                (complain or _say)(str(error))
         if read:
             yield read
+
+
+def _say(error: str) -> None:
+    print(f"pellucid: {error}", file=sys.stderr)
 
 
 def number_file(path: Path, number: int, count: int) -> Path:

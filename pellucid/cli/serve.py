@@ -13,7 +13,6 @@ def serve(options: ServeOptions) -> None:
     from pellucid.devices import pick_device
     from pellucid.serve.app import create_app
     from pellucid.serve.guard import check_token, own_names
-    from pellucid.serve.limits import Limits
     from pellucid.serve.served import load_all
     from pellucid.serve.server import bound, run
 
@@ -21,16 +20,18 @@ def serve(options: ServeOptions) -> None:
     check_token(token, options.host)
     if options.runs is not None and not options.runs.is_dir():
         raise ValueError(f"the folder {str(options.runs)!r} doesn't exist; give the folder that holds the runs")
-    limits = Limits()
     with bound(options.host, options.port) as listening:
         models = load_all(options.models, pick_device(options.device))
-        app = create_app(models, options.runs or RUNS, limits=limits, token=token, names=own_names(options.host))
-        run(
-            app,
-            listening,
-            limits,
-            lambda: print(f"open {_address(options, listening.getsockname()[1], token)}", flush=True),
+        app = create_app(
+            models,
+            options.runs or RUNS,
+            token=token,
+            names=own_names(options.host) | set(options.names),
+            proxies=options.proxies,
+            log=options.log,
         )
+        port = listening.getsockname()[1]
+        run(app, listening, lambda: print(f"open {_address(options, port, token)}", flush=True))
 
 
 def _address(options: ServeOptions, port: int, token: str | None) -> str:

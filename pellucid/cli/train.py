@@ -71,6 +71,8 @@ def sum_up(result: Result) -> None:
     rate = f" ({result.images / result.seconds:,.0f} images/s)" if result.seconds else ""
     warm_up = f" after {result.warm_up:.1f} s of warming up" if result.warm_up else ""
     print(f"{result.steps} steps in {result.seconds:.1f} s{rate}{warm_up}{figures}")
+    if result.best is not None and result.folder is not None and result.best != result.figures.get(result.score):
+        print(f"kept are the weights of the best evaluation, {result.score} {result.best:.4f}: these will answer")
 
 
 def show_run(result: Result) -> Path:

@@ -75,8 +75,13 @@ class EvaluateOptions:
     the path of a JSON, a text file, a folder or shards."""
     path: str | None = None
     """Where the files of a named set lie, or the images that captions speak of; searched for if not given."""
-    split: Literal["test", "validation", "train"] = "test"
-    """Which images."""
+    split: Literal["test", "validation", "train", "all"] = "test"
+    """Which images; all of them is for classifiers."""
+    classes: Path | None = None
+    """Classifiers: a JSON file with what the model calls classes that the data has other names for, as
+    {"robin": "bird"}."""
+    tolerated: float = 0.01
+    """The share of images that may be unreadable; they are named and left out."""
     json: bool = False
     """Print one JSON object; shares, not percent."""
     confusion: Path | None = None
@@ -101,17 +106,23 @@ class EvaluateOptions:
 class PredictOptions:
     """What a model sees in pictures of yours.
 
-    Example: pellucid predict vit-cifar10 photo.jpg --top 3
+    Example: pellucid predict vit-cifar10 photos --top 3 --out answers.csv
     """
 
     model: Positional[str]
     """A run's folder, a saved folder, or the name of a shipped model."""
-    images: Positional[tuple[Path, ...]]
-    """Pictures, in any format that Pillow reads."""
+    images: Positional[tuple[str, ...]]
+    """Pictures (PNG, JPEG, WebP, GIF, BMP, TIFF, PPM or AVIF), folders of them, or patterns such as 'photos/*.jpg'."""
     top: int = 5
     """How many classes to name."""
     json: bool = False
     """Print a JSON list."""
+    out: Path | None = None
+    """Write the answers into this file, a picture a line (.csv, .jsonl); pictures that it has already are left out."""
+    batch: int = 32
+    """Pictures at a time."""
+    device: str = "auto"
+    """cpu, cuda, or auto."""
 
 
 @dataclass(frozen=True)
@@ -124,7 +135,7 @@ class CaptionOptions:
     model: Positional[str]
     """A run's folder, a saved folder, or the name of a shipped model."""
     images: Positional[tuple[str, ...]]
-    """Pictures in any format that Pillow reads, folders of them, or patterns such as 'photos/*.jpg'."""
+    """Pictures (PNG, JPEG, WebP, GIF, BMP, TIFF, PPM, AVIF), folders of them, or patterns such as 'photos/*.jpg'."""
     beam: int = 5
     """How many sentences are followed at a time."""
     n_best: int = 1
@@ -151,7 +162,7 @@ class AttendOptions:
     model: Positional[str]
     """A run's folder, a saved folder, or the name of a shipped model; a classifier or a captioner."""
     images: Positional[tuple[str, ...]]
-    """Pictures in any format that Pillow reads, folders of them, or patterns such as 'photos/*.jpg'."""
+    """Pictures (PNG, JPEG, WebP, GIF, BMP, TIFF, PPM, AVIF), folders of them, or patterns such as 'photos/*.jpg'."""
     out: Path = Path("report.html")
     """The page, one self-contained file."""
     method: tuple[Literal["raw", "rollout", "flow", "gradient", "input-gradient", "random"], ...] = (
@@ -216,6 +227,10 @@ class ConvertOptions:
     """Whose names to write."""
     heads: int | None = None
     """Number of heads, where the file doesn't say."""
+    mean: tuple[float, ...] | None = None
+    """What was subtracted from its training images, in 0…1: one number, or one for each channel."""
+    std: tuple[float, ...] | None = None
+    """What they were divided by after that, likewise."""
 
 
 @dataclass(frozen=True)
@@ -300,6 +315,12 @@ class ServeOptions:
     """Port to listen on; 0 for any that is free."""
     token: str | None = None
     """What others must know to get in; or set PELLUCID_TOKEN, which the list of processes doesn't show."""
+    names: tuple[str, ...] = ()
+    """Names that it may be called by besides its own, such as that of a reverse proxy."""
+    proxies: tuple[str, ...] = ()
+    """Addresses or networks of reverse proxies, which are believed when they say whom they speak for."""
+    log: Path | None = None
+    """File to tell every request in, a line of JSON each; it and the older ones beside it keep below 16 MB."""
     device: str = "auto"
     """cpu, cuda, or auto."""
 

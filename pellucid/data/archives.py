@@ -2,25 +2,21 @@
 
 import hashlib
 import http.client
-import io
-import lzma
 import shutil
 import tarfile
 import tempfile
-import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
-from typing import BinaryIO
 from urllib.request import Request, urlopen
 
-from pellucid.data.images import one_line, reason
+from pellucid.data.sentences import one_line, reason
+from pellucid.data.tars import BROKEN, FILES, MAX_BYTES, Stream, open_archive, read_entries
 from pellucid.files import make_folder, sync, sync_named
 
-MAX_BYTES = 4 << 30
-MAX_MEMBERS = 200_000
+MAX_MEMBERS = 10_000
+DEEPEST = 16  # folders
 BLOCK_BYTES = 1 << 20
-BROKEN_ARCHIVE = (tarfile.TarError, OSError, EOFError, ValueError, OverflowError, zlib.error, lzma.LZMAError)
 
 
 def download(url: str, target: Path, md5: str, *, timeout: float = 5.0, max_bytes: int = MAX_BYTES) -> None:
@@ -71,33 +67,27 @@ def unpack_archive(archive: Path, target: Path, *, max_bytes: int = MAX_BYTES, m
     if target.exists():
         raise ValueError(f"{target} is there already; unpack somewhere else")
     try:
-        with atomic_path(target) as folder, archive.open("rb") as file:
+        with atomic_path(target) as folder, open_archive(archive, max_bytes) as stream:
             folder.mkdir()
-            source = _debian_data(file) if file.read(8) == b"!<arch>\n" else file
-            source.seek(0)
-            with tarfile.open(fileobj=source, mode="r:*") as tar:
-                _extract(tar, folder, max_bytes, max_members)
-    except BROKEN_ARCHIVE as error:
+            _extract(stream, folder, max_members)
+    except BROKEN as error:
         raise ValueError(one_line(f"{archive} can't be unpacked: {reason(error)}")) from error
 
 
-def _extract(tar: tarfile.TarFile, folder: Path, max_bytes: int, max_members: int) -> None:
-    total = 0
-    for count, member in enumerate(tar, start=1):
-        total += member.size
-        if count > max_members or total > max_bytes:
-            raise ValueError(f"it holds more than {max_members:,} members or {max_bytes:,} bytes")
-        path = folder / _inside(member.name)
-        if member.isdir():
+def _extract(stream: Stream, folder: Path, max_members: int) -> None:
+    for count, entry in enumerate(read_entries(stream), start=1):
+        if count > max_members:
+            raise ValueError(f"it holds more than {max_members:,} members")
+        path = folder / _inside(entry.name)
+        if entry.kind == tarfile.DIRTYPE:
             path.mkdir(parents=True, exist_ok=True)
-        elif member.isreg() and (content := tar.extractfile(member)) is not None:
+        elif entry.kind in FILES:
             path.parent.mkdir(parents=True, exist_ok=True)
             with path.open("xb") as out:
-                shutil.copyfileobj(content, out, BLOCK_BYTES)
-            if path.stat().st_size != member.size:
-                raise ValueError(f"its member {member.name!r} is cut short")
+                for block in stream.blocks(entry.size):
+                    out.write(block)
         else:
-            raise ValueError(f"its member {member.name!r} is a link or a device; only files and folders are unpacked")
+            raise ValueError(f"its member {entry.name!r} is a link or a device; only files and folders are unpacked")
 
 
 def _inside(name: str) -> PurePosixPath:
@@ -105,21 +95,6 @@ def _inside(name: str) -> PurePosixPath:
     path = PurePosixPath(name)
     if path.is_absolute() or ".." in path.parts or any(character in name for character in "\\:\0"):
         raise ValueError(f"its member {name!r} would lie outside the folder")
+    if len(path.parts) > DEEPEST:
+        raise ValueError(f"its member {name[:80]!r} lies {len(path.parts):,} folders deep; expected {DEEPEST} at most")
     return path
-
-
-def _debian_data(file: BinaryIO) -> BinaryIO:
-    """The compressed tar inside a .deb: an `ar` archive, whose members follow 60-byte headers at even offsets.
-
-    `file` stands behind the eight bytes that every `ar` archive starts with.
-    """
-    while len(header := file.read(60)) == 60:
-        name, size, end = header[:16].strip().rstrip(b"/"), header[48:58], header[58:]
-        if end != b"`\n" or not size.strip().isdigit():
-            raise ValueError("it is no Debian package")
-        if name.startswith(b"data.tar"):
-            if name.endswith(b".zst"):
-                raise ValueError("its data is compressed with zstd; install it with apt-get instead")
-            return io.BytesIO(file.read(int(size)))
-        file.seek(int(size) + int(size) % 2, 1)
-    raise ValueError("it is a Debian package without data")

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from pellucid.data.caption_pictures import PictureFile, quote, shorten
-from pellucid.data.images import one_line, reason
 from pellucid.data.lazy import TOLERATED
 from pellucid.data.listings import some
+from pellucid.data.sentences import one_line, reason
 from pellucid.data.shards import Member
 
 MAX_TEXT = 2 << 30  # bytes of a file of captions
@@ -20,7 +20,8 @@ BROKEN_TEXT = re.compile("[\ufffd\ud800-\udfff]")  # where bytes were no UTF-8, 
 
 EXPECTED = (
     "expected Karpathy's dataset_*.json, COCO's captions_*.json, a list of {image, caption}, lines of "
-    "image#0<tab>caption or of image,caption, metadata.jsonl, WebDataset shards, or images with a .txt beside each"
+    "image#0<tab>caption, a table with the columns file_name and caption, metadata.jsonl, WebDataset shards, or images "
+    "with a .txt beside each"
 )
 
 MISSING = "images that are not there"

@@ -8,14 +8,14 @@ from pellucid.data.caption_json import json_records
 from pellucid.data.caption_pairs import folder_records, has_captions, has_texts, read_shards
 from pellucid.data.caption_pictures import PictureFiles
 from pellucid.data.caption_text import jsonl_records, read_lined
-from pellucid.data.images import one_line
 from pellucid.data.listings import SPLIT_NAMES, some
+from pellucid.data.sentences import one_line
 from pellucid.data.shards import Member, find_shards
 
 CAPTION_JSON = re.compile(r"(dataset(_(?!info|dict)\w+)?|.*caption.*|.*karpathy.*)\.json", re.IGNORECASE)
 PATTERN = re.compile(r"[*?\[{]")  # of shards
-TEXT = (".txt", ".csv", ".token")
-TABLES = ("captions.txt", "captions.csv", "metadata.csv", "results.csv")
+TEXT = (".txt", ".csv", ".tsv", ".token")
+TABLES = re.compile(r"captions\.txt|(\w*captions?\w*|metadata|results)\.[ct]sv", re.IGNORECASE)
 
 
 def list_captions(name: str, images: str | None, problems: Problems) -> CaptionListing:
@@ -84,7 +84,10 @@ def _in_folder(folder: Path, problems: Problems) -> Annotations | None:
     if file := _one_set(folder, [each for each in files if CAPTION_JSON.fullmatch(each.name)]):
         return _json(file, problems)
     tokens = [each for each in files if re.fullmatch(r".*\.token(\.txt)?", each.name) and "lemma" not in each.name]
-    tables = [each for each in files if each.name in TABLES]
+    tables = [each for each in files if TABLES.fullmatch(each.name)]
+    if len(tables) > 1 and not tokens:
+        names = some(tuple(map(str, tables)))
+        raise ValueError(f"{str(folder)!r} holds several tables of captions, {names}; name one file")
     for each in tokens or tables:
         return read_lined(each, problems)
     others = [each for each in files if each.suffix == ".json" and each.stat().st_size < 1 << 28]

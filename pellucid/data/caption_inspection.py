@@ -1,16 +1,18 @@
 """What a caption set holds, before anything is trained on it."""
 
-from collections import Counter
-from collections.abc import Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
 from pellucid.data.caption_files import Problems
+from pellucid.data.caption_pictures import quote
 from pellucid.data.caption_sources import SCENES, CaptionData, find_captions, load_captions
 from pellucid.data.captions import CaptionSet
-from pellucid.data.images import one_line
 from pellucid.data.inspection import count_sizes, describe_duplicates, describe_sizes, format_numbers, read_through
 from pellucid.data.lazy import LazyImageSet, Unreadable
+from pellucid.data.listings import some
+from pellucid.data.sentences import one_line
 from pellucid.data.sources import Moments
 from pellucid.data.tokenizer import CaptionTokenizer
 
@@ -48,7 +50,10 @@ class SplitInspection:
 
 @dataclass(frozen=True)
 class CaptionInspection:
-    """What was found. `vocabulary`: different words of the training captions; `mean`, `std`: of its images, 0…1."""
+    """What was found. `vocabulary`: different words of the training captions; `mean`, `std`: of its images, 0…1.
+
+    repeated: captions that are there more than once, and images under several names; no problem, but worth knowing.
+    """
 
     source: str
     format: str
@@ -60,6 +65,7 @@ class CaptionInspection:
     mean: tuple[float, ...]
     std: tuple[float, ...]
     problems: tuple[str, ...]
+    repeated: tuple[str, ...] = ()
 
     def lines(self) -> list[str]:
         """The report as text, a fact a line."""
@@ -77,6 +83,7 @@ class CaptionInspection:
             f"sizes: {describe_sizes(self.sizes)}; brought to {height}×{width}, {channels} channels",
         ]
         lines += [f"mean {format_numbers(self.mean)}, std {format_numbers(self.std)} (training images, 0…1)"]
+        lines += [f"repeated: {each}" for each in self.repeated]
         return lines + [f"problem: {problem}" for problem in self.problems] + ["no problems"] * (not self.problems)
 
     def __str__(self) -> str:
@@ -104,7 +111,44 @@ def inspect_captions(config: CaptionData) -> CaptionInspection:
     mean, std = moments.mean_and_std()
     frequent = sum(count >= FREQUENT for count in words.values())
     shape = parts["train"].images.shape
-    return CaptionInspection(config.name, form, splits, len(words), frequent, sizes, shape, mean, std, tuple(sentences))
+    repeated = (*_repeated_captions(parts), *_repeated_images(parts, hashes, unreadable))
+    return CaptionInspection(
+        config.name, form, splits, len(words), frequent, sizes, shape, mean, std, tuple(sentences), repeated
+    )
+
+
+def _repeated_captions(parts: dict[str, CaptionSet]) -> list[str]:
+    """Captions that one image has more than once, and those that several images share."""
+    counts = Counter(
+        (split, name, caption)
+        for split, part in parts.items()
+        for name, captions in zip(part.ids, part.captions, strict=True)
+        for caption in captions
+    )
+    same = [(name, caption) for (_, name, caption), count in counts.items() if count > 1]
+    shared = Counter(caption for _, _, caption in counts)
+    several = [count for count in shared.values() if count > 1]
+    lines = []
+    if same:
+        name, said = same[0]
+        lines.append(f"{len(same):,} captions more than once of one image: {quote(said)} of {quote(name)}")
+    if several:
+        caption, most = shared.most_common(1)[0]
+        lines.append(f"{len(several):,} captions of several images, most often {quote(caption)}, of {most:,}")
+    return [one_line(line) for line in lines]
+
+
+def _repeated_images(
+    parts: dict[str, CaptionSet], hashes: dict[str, list[bytes]], unreadable: Unreadable
+) -> Iterator[str]:
+    """Images that one split has under several names. Of two splits it is a problem."""
+    for split, part in parts.items():
+        names = defaultdict(list)
+        for name, each in zip(part.ids, hashes[split], strict=True):
+            if name not in unreadable.reasons:  # those are all white
+                names[each].append(name)
+        if several := [same for same in names.values() if len(same) > 1]:
+            yield one_line(f"{len(several):,} {split} images under several names: {some(tuple(several[0]), 3)}")
 
 
 def _count_words(parts: dict[str, CaptionSet], problems: Problems) -> tuple[dict[str, SplitInspection], Counter[int]]:

@@ -7,8 +7,8 @@ from typing import Any
 from pellucid.config import parse_json
 from pellucid.data.caption_files import MAX_TEXT, Annotation, Problems, read_text
 from pellucid.data.caption_pictures import quote
-from pellucid.data.images import one_line
 from pellucid.data.listings import SPLIT_NAMES
+from pellucid.data.sentences import one_line
 
 KARPATHY = SPLIT_NAMES | {"restval": "train"}  # images of COCO's validation set that he trains with
 MOST_VALUES = 1 << 24  # Karpathy's COCO, with every word of its 616,767 captions for itself, has some 11 million

@@ -11,8 +11,8 @@ from pellucid.config import parse_json
 from pellucid.data.caption_files import Annotation, Annotations, as_text, lines_of
 from pellucid.data.caption_json import object_captions
 from pellucid.data.caption_pictures import files_below
-from pellucid.data.images import SUFFIXES
 from pellucid.data.listings import SPLIT_NAMES, some
+from pellucid.data.opener import SUFFIXES
 from pellucid.data.shards import MAX_LABEL, Member, members, sample_key
 
 UNPAIRED = "expected images with a .txt or a .json ({'caption': …}) of the same name"

@@ -9,8 +9,10 @@ from pathlib import Path
 
 from torch import Tensor
 
-from pellucid.data.images import SUFFIXES, ImageHeader, Size, decode, one_line, probe
+from pellucid.data.images import ImageHeader, Size, decode, probe
 from pellucid.data.listings import some
+from pellucid.data.opener import SUFFIXES
+from pellucid.data.sentences import one_line
 from pellucid.data.shards import Member, members
 
 DEPTH = 5  # folders below the captions in which images are looked for
@@ -35,6 +37,9 @@ class PictureFile:
     def probe(self) -> ImageHeader:
         return probe(self.content(), name=self.label())
 
+    def n_bytes(self) -> int:
+        return self.file.length if isinstance(self.file, Member) else self.file.stat().st_size
+
 
 class PictureFiles:
     """The images below a folder, or in a tar, found by the names that captions give them.
@@ -45,6 +50,7 @@ class PictureFiles:
     def __init__(self, folder: Path, images: Path | None = None) -> None:
         self.roots = [Path(os.path.abspath(each)) for each in (folder, images) if each is not None]
         self.by_name: dict[str, list[tuple[tuple[str, ...], Path | Member]]] = defaultdict(list)
+        self.by_stem: dict[str, list[tuple[tuple[str, ...], Path | Member]]] = defaultdict(list)
         self.folders: set[tuple[str, ...]] = set()
         if images is not None and not images.exists():
             raise ValueError(one_line(f"the images {str(images)!r} are not there; give a folder or a .tar"))
@@ -63,7 +69,7 @@ class PictureFiles:
     def find(self, name: str, hint: str = "") -> Path | Member | None:
         """The file that a name means; None if there is none. A sentence if it lies outside, or if it could be two."""
         parts = self._inside(name)
-        there = self.by_name.get(parts[-1], []) if parts else []
+        there = self.by_name.get(parts[-1]) or self.by_stem.get(parts[-1], []) if parts else []  # tables of ids
         exact = [file for each, file in there if each == parts]
         if exact:
             return exact[0]
@@ -108,6 +114,8 @@ class PictureFiles:
 
     def _add(self, parts: tuple[str, ...], file: Path | Member) -> None:
         self.by_name[parts[-1]].append((parts, file))
+        stem = parts[-1].rpartition(".")[0]
+        self.by_stem[stem].append(((*parts[:-1], stem), file))
         self.folders.add(parts[:-1])
 
 

@@ -10,8 +10,9 @@ from pellucid.data import listings
 from pellucid.data.caption_files import CaptionListing, Entry, Problems
 from pellucid.data.caption_formats import list_captions
 from pellucid.data.captions import CLASSES, CaptionSet, CaptionSplits
+from pellucid.data.division import hash_split
 from pellucid.data.images import check_size
-from pellucid.data.lazy import LazyImageSet, Unreadable, into_memory
+from pellucid.data.lazy import TOLERATED, LazyImageSet, Unreadable, into_memory
 from pellucid.data.scenes import SceneConfig, make_scenes
 
 log = logging.getLogger("pellucid")
@@ -33,7 +34,9 @@ class CaptionData:
     scenes: SceneConfig = field(default_factory=SceneConfig)
     """What is drawn, if the name is scenes."""
     strict: bool = False
-    """Make the first problem an error, instead of leaving out up to 1 % of the images or captions."""
+    """Make the first problem an error, instead of leaving some images or captions out."""
+    tolerated: float = TOLERATED
+    """The share of images, and of captions, that may be unusable; they are named and left out."""
 
 
 class LazyPictures(LazyImageSet):
@@ -59,7 +62,7 @@ def load_captions(config: CaptionData) -> CaptionSplits:
     if config.name == SCENES:
         check_size(config.size)
         return make_scenes(config.scenes, config.size)
-    problems, unreadable = Problems(config.strict), Unreadable(config.strict)
+    problems, unreadable = Problems(config.strict, config.tolerated), Unreadable(config.strict, config.tolerated)
     _, parts = find_captions(config, problems, unreadable)
     for line in problems.lines():
         log.warning("%s: %s", config.name, line)
@@ -88,7 +91,7 @@ def find_captions(
 def _hash_split(entries: list[Entry]) -> dict[str, list[Entry]]:
     by_name = {entry.picture.name: entry for entry in entries}
     items: listings.Entries = [(entry.picture, 0) for entry in entries]
-    chosen = listings.hash_split(items, ("test", "validation"))
+    chosen = hash_split(items, ("test", "validation"))
     counts = ", ".join(f"{len(each):,} {split}" for split, each in chosen.items())
     log.info("the captions have no splits of their own; split by a hash of the images' names: %s", counts)
     return {split: [by_name[item.name] for item, _ in each] for split, each in chosen.items()}

@@ -1,10 +1,8 @@
 """The official file formats of CIFAR, MNIST and Fashion-MNIST as arrays. Nothing in a file is trusted, or run."""
 
 import gzip
-import io
 import math
 import os
-import pickle
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -16,13 +14,19 @@ from einops import rearrange
 from numpy.typing import NDArray
 
 from pellucid.config import read_json
-from pellucid.data.images import decode, one_line, reason
+from pellucid.data.images import decode
+from pellucid.data.pickles import Shell, unpickle
+from pellucid.data.sentences import one_line, reason
 
 Bytes = NDArray[np.uint8]
 LabelledArrays = tuple[Bytes, Bytes]  # images (n c y x) and labels (n)
 SplitArrays = dict[str, LabelledArrays]  # by split: "train", "test"
 
-MAX_FILE = 1 << 30
+MAX_FILE = 1 << 28  # bytes; the largest official file has 155 MB
+NUMPY = frozenset(
+    [(f"numpy.{core}.multiarray", "_reconstruct") for core in ("core", "_core")]
+    + [("numpy", "ndarray"), ("numpy", "dtype"), ("_codecs", "encode")]
+)
 BATCHES = tuple(f"data_batch_{i}" for i in range(1, 6))
 IDX_TYPE = 8  # unsigned bytes, the only type these sets use
 DEEPEST = 4  # folders below the one given in which a layout is looked for
@@ -124,50 +128,30 @@ def _records(path: Path, n_labels: int, n_classes: int) -> LabelledArrays:
 def _pickled(path: Path, key: str, n_classes: int) -> LabelledArrays:
     with _one_sentence(path):
         with path.open("rb") as file:
-            content = _Unpickler(io.BytesIO(_bounded(file)), encoding="bytes").load()
+            if (size := os.fstat(file.fileno()).st_size) > MAX_FILE:
+                raise ValueError(f"it has {size:,} bytes, more than the limit of {MAX_FILE:,}")
+            content = unpickle(file, NUMPY)
         if not isinstance(content, dict):
             raise ValueError("it holds no dictionary")
         fields = {name.decode("latin1") if isinstance(name, bytes) else name: value for name, value in content.items()}
-        data = fields["data"].array() if isinstance(fields.get("data"), _Shell) else None
+        data = _array(fields["data"]) if isinstance(fields.get("data"), Shell) else None
         if data is None or data.ndim != 2 or data.shape[1] != 3072:
             raise ValueError("its 'data' is no array of rows of 3,072 bytes")
         return check_arrays(_planes(data), _labels(fields.get(key), key), n_classes, path)
 
 
-class _Shell:
-    """Stands for each numpy object in a pickle. It remembers what it was given and calls nothing."""
-
-    def __init__(self, *given: Any) -> None:
-        self.given, self.state = given, None
-
-    def __setstate__(self, state: Any) -> None:
-        self.state = state
-
-    def array(self) -> Bytes:
-        """The array of bytes that was pickled: (version, shape, type, column order, bytes)."""
-        _, shape, kind, by_columns, data = self.state  # type: ignore[misc]
-        if isinstance(data, _Shell):  # Python 3 writes bytes for Python 2 as (text, "latin1")
+def _array(shell: Shell) -> Bytes:
+    """The array of bytes that was pickled: (version, shape, type, column order, bytes)."""
+    try:
+        _, shape, kind, by_columns, data = shell.state
+        if isinstance(data, Shell):  # Python 3 writes bytes for Python 2 as (text, "latin1")
             data = data.given[0].encode("latin1")
-        if kind.given[0] not in ("u1", b"u1") or by_columns not in (True, False):
-            raise ValueError(f"it holds an array of {kind.given[0]!r}; expected bytes (u1)")
-        return np.frombuffer(data, np.uint8).reshape(shape, order="F" if by_columns else "C")
-
-
-class _Unpickler(pickle._Unpickler):
-    """Lists, dictionaries, numbers, strings and arrays of bytes. A pickle can call anything; this one calls nothing.
-
-    It is the unpickler written in Python, because the one in C takes as much memory as a file asks for.
-    """
-
-    ALLOWED = frozenset(
-        [(f"numpy.{core}.multiarray", "_reconstruct") for core in ("core", "_core")]
-        + [("numpy", "ndarray"), ("numpy", "dtype"), ("_codecs", "encode")]
-    )
-
-    def find_class(self, module: str, name: str) -> type[_Shell]:
-        if (module, name) not in self.ALLOWED:
-            raise ValueError(f"it asks for {module}.{name}, which is refused; only arrays, lists and strings are read")
-        return _Shell
+        name = kind.given[0]
+    except (TypeError, ValueError, IndexError, AttributeError):
+        raise ValueError("its 'data' is no array of rows of 3,072 bytes") from None
+    if name not in ("u1", b"u1") or by_columns not in (True, False):
+        raise ValueError(f"it holds an array of {name!r}; expected bytes (u1)")
+    return np.frombuffer(data, np.uint8).reshape(shape, order="F" if by_columns else "C")
 
 
 def _mosaic(path: Path) -> Bytes:
@@ -196,10 +180,10 @@ def _joined(parts: list[LabelledArrays]) -> LabelledArrays:
     return np.concatenate([images for images, _ in parts]), np.concatenate([labels for _, labels in parts])
 
 
-def _bounded(file: Any) -> bytes:
-    data = file.read(MAX_FILE + 1)
-    if len(data) > MAX_FILE:
-        raise ValueError(f"it is larger than {MAX_FILE:,} bytes")
+def _bounded(file: Any, most: int = MAX_FILE) -> bytes:
+    data = file.read(most + 1)
+    if len(data) > most:
+        raise ValueError(f"it is larger than {most:,} bytes")
     return data
 
 

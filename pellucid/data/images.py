@@ -1,14 +1,8 @@
-"""Labelled images in memory, and the way from an image file to pixels: checked and bounded before it is decoded."""
+"""Labelled images in memory, and the way from an image file to pixels."""
 
-import io
 import operator
-import re
-import struct
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, BinaryIO, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -16,26 +10,22 @@ from jaxtyping import UInt8
 from PIL import Image, ImageOps
 from torch import Tensor
 
+from pellucid.data.opener import MAX_PIXELS, TURNED, File, check_sides, opened, orientation
+from pellucid.data.sentences import one_line, reason
+
 Size = tuple[int, int]  # (height, width)
-File = str | Path | bytes | BinaryIO
 Fit = Literal["cover", "stretch"]
 
-MAX_PIXELS = 1 << 26  # 8192 × 8192: 200 MB once decoded, and below the size at which Pillow warns
 GREY = ("1", "L", "I", "I;16", "I;16B", "I;16L", "I;16N")
-TURNED = (5, 6, 7, 8)  # EXIF orientations that swap height and width
-# What Pillow registers and can't turn into pixels by itself: EPS is run by Ghostscript, WMF drawn by Windows, IPTC
-# holds a file of any other format (EPS too), MPEG is only recognised, and the others wait for somebody's handler.
-REFUSED = ("EPS", "WMF", "IPTC", "MPEG", "BUFR", "GRIB", "HDF5")
-# The two sides of a PNG; of a JPEG 2000 by its file header; and by its code.
-EMBEDDED = re.compile(rb"(?:\x89PNG\r\n\x1a\n.{4}IHDR|\0\0\0\x16ihdr|\xff\x4f\xff\x51.{4})(.{8})", re.DOTALL)
-NOT_THIS = (SyntaxError, IndexError, TypeError, struct.error)  # how a plugin says that the file isn't its own
-
-Image.init()  # without it, Pillow knows six formats until one of the others is met
-SUFFIXES = tuple(
-    suffix
-    for suffix, kind in Image.registered_extensions().items()
-    if (kind in Image.OPEN and kind not in REFUSED) or kind == "MPO"  # several JPEGs in one file, opened as JPEG
-)
+UPRIGHT = {  # by EXIF's orientation, what brings a picture upright
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
 
 
 @dataclass(frozen=True, eq=False)
@@ -113,6 +103,7 @@ def decode(
     With a `size` of (height, width) the image is scaled (bicubic, antialiased): to cover it, and its centre is kept;
     or, with fit="stretch", to be all of it. `name` is what messages call it.
 
+    >>> import io
     >>> stream = io.BytesIO()
     >>> Image.new("RGBA", (30, 20), (255, 0, 0, 0)).save(stream, "PNG")
     >>> decode(stream.getvalue()).shape, decode(stream.getvalue(), size=(8, 8), channels=1).unique()
@@ -123,15 +114,15 @@ def decode(
         raise ValueError(f"channels is {channels}; expected 1 (grey) or 3 (colour)")
     if fit not in ("cover", "stretch"):
         raise ValueError(f"fit is {fit!r}; expected 'cover' or 'stretch'")
-    with _opened(file, name, max_pixels) as image:
-        return to_tensor(to_grey_or_rgb(ImageOps.exif_transpose(image), channels), size, fit)
+    with opened(file, name, max_pixels) as image:
+        return to_tensor(to_grey_or_rgb(upright(image), channels), size, fit)
 
 
 def probe(file: File, max_pixels: int = MAX_PIXELS, *, name: str | None = None) -> ImageHeader:
     """Height, width (upright) and whether it is grey, from the header alone."""
-    with _opened(file, name, max_pixels) as image:
+    with opened(file, name, max_pixels) as image:
         width, height = image.size
-        if image.getexif().get(0x0112) in TURNED and image.format != "TIFF":  # whose size Pillow has turned already
+        if orientation(image) in TURNED:
             width, height = height, width
         return ImageHeader(height, width, image.mode in GREY)
 
@@ -157,7 +148,11 @@ def to_picture(image: Any, name: str) -> Image.Image:
     """Pillow's picture, grey or RGB, of one of Pillow's, an array (y x) or (y x c), or a tensor (c y x), of bytes or of
     floats in 0…1; else one sentence, in which it has this name."""
     if isinstance(image, Image.Image):
-        return to_grey_or_rgb(ImageOps.exif_transpose(image), 1 if image.mode in GREY else 3)
+        try:
+            check_sides(*image.size)
+            return to_grey_or_rgb(upright(image), 1 if image.mode in GREY else 3)
+        except Exception as error:  # one that was opened and not read yet raises anything, as in `opened`
+            raise ValueError(one_line(f"{name} can't be read: {reason(error)}")) from error
     if not isinstance(image, (Tensor, np.ndarray)):
         raise ValueError(f"{name} is a {type(image).__name__}; expected a Pillow image, an array or a tensor")
     axes, pixels = "(y x c)", image
@@ -177,116 +172,25 @@ def to_picture(image: Any, name: str) -> Image.Image:
     return Image.fromarray(np.ascontiguousarray(pixels[..., 0] if pixels.shape[2:] == (1,) else pixels))
 
 
+def upright(image: Image.Image) -> Image.Image:
+    """The picture, decoded and turned as its EXIF says. Pillow's own function would copy it, and rewrite the EXIF."""
+    image.load()
+    method = UPRIGHT.get(orientation(image))
+    return image if method is None else image.transpose(method)
+
+
 def to_grey_or_rgb(image: Image.Image, channels: int) -> Image.Image:
     """Any mode as grey or RGB: 16 bits cut to 8, palettes looked up, transparency laid on white."""
+    wanted = "L" if channels == 1 else "RGB"
     if image.mode.startswith("I"):
-        image = Image.fromarray((np.asarray(image).clip(0, 0xFFFF) >> 8).astype(np.uint8))
+        pixels = np.array(image)
+        pixels.clip(0, 0xFFFF, out=pixels)
+        image = Image.fromarray((pixels >> 8).astype(np.uint8))
     if image.mode == "F":
         raise ValueError("it holds 32-bit floats; expected 8 or 16 bits a channel")
     if image.has_transparency_data:
-        image = image.convert("RGBA")
-        image = Image.alpha_composite(Image.new("RGBA", image.size, "white"), image)
-    return image.convert("L" if channels == 1 else "RGB")
-
-
-@contextmanager
-def _opened(file: File, name: str | None, max_pixels: int) -> Iterator[Image.Image]:
-    """The image with only its header read. Whatever goes wrong inside becomes one sentence that names the file."""
-    name = name or str(file if isinstance(file, (str, Path)) else getattr(file, "name", "the image"))
-    with ExitStack() as stack:
-        try:
-            stream = stack.enter_context(_stream(file))
-            image = stack.enter_context(_identified(stream, name, max_pixels))
-            _bounded(image.width, image.height, max_pixels)
-            yield image
-        except Exception as error:  # Pillow raises anything on broken bytes: SyntaxError, struct.error, IndexError…
-            raise ValueError(one_line(f"{name} can't be read: {reason(error)}")) from error
-
-
-@contextmanager
-def _stream(file: File) -> Iterator[BinaryIO]:
-    if isinstance(file, (str, Path)):
-        with open(file, "rb") as stream:
-            yield stream
-    else:
-        yield io.BytesIO(file) if isinstance(file, bytes) else file
-
-
-def _identified(stream: BinaryIO, name: str, max_pixels: int) -> Image.Image:
-    """Opened by what the bytes say, and by the name only if they say nothing.
-
-    `Image.open` would do, but above its own limit it raises without telling the size, or warns, which threads share.
-    """
-    start = stream.tell()
-    prefix = stream.read(30)
-    if not prefix:
-        raise ValueError("it is empty")
-    signed = [kind for kind in Image.ID if _has_signature(kind, prefix)]
-    by_suffix = Image.EXTENSION.get(Path(name).suffix.lower())
-    unsigned = [kind for kind in Image.ID if Image.OPEN[kind][1] is None and by_suffix in (None, kind)]
-    wrong = None
-    for kind in [*signed, *unsigned]:
-        if kind in REFUSED:
-            continue
-        stream.seek(start)
-        _check_inside(kind, stream, max_pixels)
-        stream.seek(start)
-        try:
-            return Image.OPEN[kind][0](stream, "")
-        except NOT_THIS as error:
-            wrong = wrong or (error if kind in signed else None)
-    if wrong is not None:
-        raise wrong
-    if signed:
-        raise ValueError(f"it is {signed[0]}, which isn't read here; save it as PNG")
-    raise ValueError("it is no image in a format that Pillow reads")
-
-
-def _has_signature(kind: str, prefix: bytes) -> bool:
-    accept = Image.OPEN[kind][1]
-    try:
-        return accept is not None and accept(prefix) is True  # or a text: what this build of Pillow lacks for it
-    except NOT_THIS:
-        return False
-
-
-def _check_inside(kind: str, stream: BinaryIO, max_pixels: int) -> None:
-    """Bounds what Pillow decodes when it opens a file, or that may be larger than the file says it is."""
-    if kind == "WEBP":
-        _bounded(*_webp_size(stream.read(30)), max_pixels)
-    elif kind in ("ICO", "ICNS"):  # icons are lists of whole PNG and JPEG 2000 files
-        for match in re.finditer(EMBEDDED, stream.read()):
-            _bounded(*struct.unpack(">II", match[1]), max_pixels)
-
-
-def _bounded(width: int, height: int, max_pixels: int) -> None:
-    if width * height > max_pixels:
-        size = f"{height:,}×{width:,}"
-        raise ValueError(f"it is {size} pixels, more than the limit of {max_pixels:,}; make it smaller")
-
-
-def _webp_size(start: bytes) -> tuple[int, int]:
-    """Width and height from the first 30 bytes of a WebP file: RIFF header, then a chunk of one of three kinds."""
-
-    def number(first: int, last: int) -> int:
-        return int.from_bytes(start[first:last], "little")
-
-    match start[12:16]:
-        case b"VP8X":
-            return number(24, 27) + 1, number(27, 30) + 1
-        case b"VP8L":
-            return (number(21, 25) & 0x3FFF) + 1, (number(21, 25) >> 14 & 0x3FFF) + 1
-        case _:
-            return number(26, 28) & 0x3FFF, number(28, 30) & 0x3FFF
-
-
-def reason(error: BaseException) -> str:
-    """Why it failed, in a few words."""
-    if isinstance(error, OSError) and error.strerror:
-        return error.strerror
-    return str(error) or type(error).__name__
-
-
-def one_line(text: str) -> str:
-    """Names of files may hold line breaks; a sentence may not."""
-    return " ".join(text.split())
+        paper = Image.new("RGB", image.size, "white")
+        clear = image if image.mode == "RGBA" else image.convert("RGBA")
+        paper.paste(clear, mask=clear)
+        image = paper
+    return image if image.mode == wanted else image.convert(wanted)

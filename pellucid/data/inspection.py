@@ -9,10 +9,11 @@ from pathlib import Path
 import torch
 
 from pellucid.data import formats, named
+from pellucid.data.division import divide
 from pellucid.data.images import ImageHeader
 from pellucid.data.lazy import Item, LazyImageSet, Unreadable
 from pellucid.data.listings import Images, gather, some
-from pellucid.data.sources import DataConfig, Moments, find_images, hold_out, list_images
+from pellucid.data.sources import DataConfig, Moments, find_arrays, list_images
 
 IMAGES_AT_ONCE = 256
 MOST_CLASSES = 20  # told one by one
@@ -66,15 +67,12 @@ def inspect_images(source: DataConfig | str | Path) -> Inspection:
     problems: list[str] = []
     listing = list_images(config)
     if listing is None:
-        form, parts = find_images(config, unreadable)
+        form, parts = find_arrays(config)
         sizes = {images.shape[1:]: sum(map(len, parts.values())) for images in parts.values()}
     else:
         problems += [f"the class {folder} is empty" for folder in listing.empty]
         form, sizes = listing.format, count_sizes([item for entries in listing.splits.values() for item, _ in entries])
-        full = replace(listing, empty=())
-        parts = gather(full, config.size, unreadable, own_validation=not config.held_out)
-    if config.held_out:
-        parts["train"], parts["validation"] = hold_out(parts["train"], config.held_out)
+        parts = gather(listing, divide(replace(listing, empty=()), config.held_out).splits, config.size, unreadable)
     if not len(parts["train"]):
         raise ValueError(
             f"{config.name}: no training image can be read; the first: {next(iter(unreadable.reasons.values()))}"
@@ -84,7 +82,12 @@ def inspect_images(source: DataConfig | str | Path) -> Inspection:
         hashes[split] = read_through(images, moments if split == "train" else None)
         if isinstance(images, LazyImageSet):
             unreadable.reasons |= images.unreadable.reasons
-    problems += list(unreadable.reasons.values()) + describe_duplicates(hashes)
+    problems += list(unreadable.reasons.values())
+    total = sum(map(len, parts.values())) + (len(unreadable.reasons) if listing is not None else 0)
+    if len(unreadable.reasons) > config.tolerated * total:
+        share = f"{len(unreadable.reasons)} of {total} images can't be read, more than {100 * config.tolerated:g}%"
+        problems.append(f"{share}: training and evaluating refuse that unless tolerated is set higher")
+    problems += describe_duplicates(hashes)
     mean, std = moments.mean_and_std()
     train = parts["train"]
     counts = {

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import islice
+from math import ceil
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -29,6 +30,7 @@ class Item(Protocol):
     def name(self) -> str: ...
     def decode(self, size: Size | None, channels: int) -> Tensor: ...
     def probe(self) -> ImageHeader: ...
+    def n_bytes(self) -> int: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +45,9 @@ class ImageFile:
 
     def probe(self) -> ImageHeader:
         return probe(self.path)
+
+    def n_bytes(self) -> int:
+        return self.path.stat().st_size
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -59,6 +64,9 @@ class ImageInMemory:
     def probe(self) -> ImageHeader:
         c, y, x = self.pixels.shape
         return ImageHeader(y, x, c == 1)
+
+    def n_bytes(self) -> int:
+        return self.pixels.numel()
 
 
 class Unreadable:
@@ -79,8 +87,10 @@ class Unreadable:
         """Raises if more than the tolerated share of `total` images can't be read."""
         if len(self.reasons) > self.tolerated * total:
             count, first = len(self.reasons), next(iter(self.reasons.values()))
+            enough = ceil(1000 * count / total) / 1000
             raise ValueError(
-                f"{count} of {total} images can't be read, more than {self.tolerated:.0%}; the first: {first}"
+                f"{count} of {total} images can't be read, more than {100 * self.tolerated:g}%; the first: {first}; "
+                f"mend or remove them (pellucid data inspect names each), or set tolerated to {enough}"
             )
 
 

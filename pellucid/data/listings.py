@@ -1,19 +1,15 @@
-"""From a listing of image files to sets: which split, which size, in memory or not."""
+"""From image files to a listing, and from a listing to sets: which size, in memory or not."""
 
-import hashlib
-import logging
 import os
-from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 
-from pellucid.data.images import SUFFIXES, ImageSet, Size
+from pellucid.data.images import ImageSet, Size
 from pellucid.data.lazy import ImageFile, Item, LazyImageSet, Unreadable, into_memory
-
-log = logging.getLogger("pellucid")
+from pellucid.data.opener import SUFFIXES
 
 Images = ImageSet | LazyImageSet
 Entries = list[tuple[Item, int]]  # an image and its label
@@ -65,53 +61,23 @@ def list_folder(root: Path) -> Listing:
 
 
 def gather(
-    listing: Listing, size: Size | None, unreadable: Unreadable, *, own_validation: bool = True
+    listing: Listing, splits: Mapping[str, Entries], size: Size | None, unreadable: Unreadable
 ) -> dict[str, Images]:
-    """The sets of a listing, by split. Where it has no splits, 10 % of each class is for test and 10 % for validation.
-
-    `own_validation=False`: the caller takes validation images out of training, so none are set apart here.
-    """
-    if listing.empty:
-        raise ValueError(f"no images in {some(listing.empty)}; put some there, or remove the folder")
-    splits = listing.splits
-    if not listing.is_split:
-        splits = hash_split(splits["train"], ("test", "validation") if own_validation else ("test",))
-        counts = ", ".join(f"{len(entries):,} {split}" for split, entries in splits.items())
-        log.info("the images have no splits of their own; split by a hash of their names: %s", counts)
-    size, channels = shape_of((item for entries in splits.values() for item, _ in entries), size)
-    fits = len(listing) * channels * size[0] * size[1] <= IN_MEMORY
+    """Sets of these images of a listing, by split. Their size and channels are those of the whole listing."""
+    size, channels = shape_of((item for entries in listing.splits.values() for item, _ in entries), size)
+    total = sum(map(len, splits.values()))
     parts: dict[str, Images] = {}
     for split, entries in splits.items():
         items, labels = [item for item, _ in entries], [label for _, label in entries]
-        if fits:
+        if total * channels * size[0] * size[1] <= IN_MEMORY:
             parts[split] = into_memory(items, labels, listing.classes, size, channels, unreadable)
         else:
             strict, tolerated = unreadable.strict, unreadable.tolerated
             parts[split] = LazyImageSet(
                 items, torch.tensor(labels), listing.classes, size, channels, strict=strict, tolerated=tolerated
             )
-    unreadable.check(len(listing))
+    unreadable.check(total)
     return parts
-
-
-def hash_split(entries: Entries, apart: tuple[str, ...]) -> dict[str, Entries]:
-    """A tenth of each class for each name in `apart`, the rest to train: by name alone, the same on every machine.
-
-    Classes of fewer than five images stay in training.
-    """
-    by_class: dict[int, Entries] = defaultdict(list)
-    for entry in entries:
-        by_class[entry[1]].append(entry)
-    where: dict[str, str] = {}
-    for members in by_class.values():
-        names = sorted((item.name for item, _ in members), key=lambda name: hashlib.sha256(name.encode()).digest())
-        tenth = (len(names) + 5) // 10
-        for i, split in enumerate(apart):
-            where |= dict.fromkeys(names[i * tenth : (i + 1) * tenth], split)
-    splits: dict[str, Entries] = {"train": [], **{split: [] for split in apart}}
-    for entry in entries:
-        splits[where.get(entry[0].name, "train")].append(entry)
-    return {split: chosen for split, chosen in splits.items() if chosen}
 
 
 def shape_of(items: Iterable[Item], size: Size | None) -> tuple[Size, int]:

@@ -20,7 +20,7 @@ from pellucid.config import parse_json
 from pellucid.data import formats
 from pellucid.data.archives import atomic_path, download, unpack_archive
 from pellucid.data.formats import LabelledArrays, SplitArrays
-from pellucid.data.images import one_line
+from pellucid.data.sentences import one_line
 
 log = logging.getLogger("pellucid")
 
@@ -153,7 +153,7 @@ def read_cache(path: Path, known: KnownSet) -> SplitArrays:
                 for split in ("train", "test")
             }
     except (safetensors.SafetensorError, ValueError, OSError) as error:
-        raise ValueError(f"{path} is damaged ({error}); remove it") from error
+        raise ValueError(one_line(f"{path} is damaged ({str(error)[:200]}); remove it")) from error
     for split, (images, labels) in parts.items():
         if images.dtype != np.uint8 or labels.dtype != np.uint8 or images.ndim != 4:
             raise ValueError(f"{path} is damaged (its {split} arrays are no bytes); remove it")

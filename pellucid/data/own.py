@@ -10,8 +10,9 @@ from PIL import Image
 from torch import Tensor
 
 from pellucid.data import listings
-from pellucid.data.images import ImageHeader, ImageSet, Size, check_size, one_line, reason, to_picture, to_tensor
+from pellucid.data.images import ImageHeader, ImageSet, Size, check_size, to_picture, to_tensor
 from pellucid.data.lazy import LazyImageSet
+from pellucid.data.sentences import one_line, reason
 from pellucid.data.shards import IMAGE_COLUMNS, LABEL_COLUMNS
 
 MOST_LABELS = 1_000_000
@@ -41,6 +42,10 @@ class DatasetItem:
 
     def probe(self) -> ImageHeader:
         return _header(self.read()[0])
+
+    def n_bytes(self) -> int:
+        picture = self.read()[0]
+        return picture.height * picture.width * len(picture.getbands())
 
 
 def as_image_set(dataset: Any, classes: Sequence[str] | None = None, size: Size | None = None) -> listings.Images:

@@ -11,7 +11,8 @@ from PIL import Image
 from torch import Tensor, nn
 
 from pellucid.data.augment import Normalise, normalised
-from pellucid.data.images import MAX_PIXELS, Fit, Size, decode, to_grey_or_rgb, to_picture, to_tensor
+from pellucid.data.images import Fit, Size, decode, to_grey_or_rgb, to_picture, to_tensor
+from pellucid.data.opener import MAX_PIXELS
 
 Picture = str | Path | bytes | Image.Image | np.ndarray | Tensor
 
@@ -35,7 +36,8 @@ class PictureReader:
         """As a model's config (image, channels, mean, std) wants its pictures."""
         if config.mean is None or config.std is None:
             raise ValueError(
-                "the model doesn't say how its images were normalised; put mean and std into its config.json"
+                "the model doesn't say how its images were normalised; say it by pellucid convert MODEL OUT --mean M M "
+                "M --std S S S, or put mean and std into its config.json"
             )
         return cls(config.image, config.channels, Normalise(config.mean, config.std), fit)
 

@@ -11,8 +11,11 @@ from typing import Any
 from torch import Tensor
 
 from pellucid.config import parse_json
-from pellucid.data.images import SUFFIXES, ImageHeader, Size, decode, one_line, probe, reason
+from pellucid.data.images import ImageHeader, Size, decode, probe
 from pellucid.data.listings import SPLIT_NAMES, Entries, Listing, some
+from pellucid.data.opener import MAX_BYTES, SUFFIXES
+from pellucid.data.sentences import one_line, reason
+from pellucid.data.tars import BROKEN, FILES, PlainStream, read_entries
 from pellucid.extras import require
 
 MAX_LABEL = 1 << 20  # bytes of a .cls or .json member
@@ -31,10 +34,12 @@ class Member:
 
     def content(self) -> bytes:
         try:
+            if self.length > MAX_BYTES:
+                raise ValueError(f"it has {self.length:,} bytes, more than the limit of {MAX_BYTES:,}")
             with self.shard.open("rb") as file:
                 file.seek(self.offset)
                 return file.read(self.length)
-        except OSError as error:
+        except (OSError, ValueError) as error:
             raise ValueError(f"{self.name} can't be read: {reason(error)}") from error
 
     def decode(self, size: Size | None, channels: int) -> Tensor:
@@ -42,6 +47,9 @@ class Member:
 
     def probe(self) -> ImageHeader:
         return probe(self.content(), name=self.name)
+
+    def n_bytes(self) -> int:
+        return self.length
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +73,10 @@ class TableRow:
 
     def probe(self) -> ImageHeader:
         return probe(self.content(), name=self.name)
+
+    def n_bytes(self) -> int:
+        content = self.content()
+        return len(content) if isinstance(content, bytes) else content.stat().st_size
 
 
 @dataclass
@@ -144,16 +156,12 @@ def braces(pattern: str) -> list[str]:
 def members(shard: Path) -> Iterator[tuple[str, Member]]:
     """The name and the place of each file in a plain tar, in its order, from the headers alone."""
     try:
-        end = shard.stat().st_size
-        with tarfile.open(shard, "r:") as tar:
-            for member in tar:
-                if member.type not in (tarfile.REGTYPE, tarfile.AREGTYPE) or member.issparse():
-                    continue
-                if member.offset_data + member.size > end:
-                    raise ValueError(f"its member {member.name!r} is cut short")
-                yield member.name, Member(f"{shard.name}/{member.name}", shard, member.offset_data, member.size)
-    except (tarfile.TarError, OSError, ValueError) as error:
-        plain = "; shards are plain tars, not compressed" if isinstance(error, tarfile.ReadError) else ""
+        with shard.open("rb") as file:
+            for entry in read_entries(PlainStream(file)):
+                if entry.kind in FILES:
+                    yield entry.name, Member(f"{shard.name}/{entry.name}", shard, entry.offset, entry.size)
+    except BROKEN as error:
+        plain = "; shards are plain tars, not compressed" if isinstance(error, tarfile.TarError) else ""
         raise ValueError(one_line(f"{shard} can't be read: {reason(error)}{plain}")) from error
 
 

@@ -2,8 +2,8 @@
 
 import difflib
 import logging
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence, Sized
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -12,16 +12,16 @@ import torch
 from torch import Tensor
 
 from pellucid.data import formats, named
+from pellucid.data.division import ALL, HeldOut, divide, draw_held_out
 from pellucid.data.formats import SplitArrays
 from pellucid.data.images import ImageSet, Size, check_size
-from pellucid.data.lazy import ImageInMemory, LazyImageSet, Unreadable, into_memory
+from pellucid.data.lazy import TOLERATED, ImageInMemory, LazyImageSet, Unreadable, into_memory
 from pellucid.data.listings import IN_MEMORY, Images, Listing, gather, list_folder
 from pellucid.data.own import as_image_set
 from pellucid.data.shards import list_shards, list_table
 
 log = logging.getLogger("pellucid")
 
-HELD_OUT_SEED = 0
 STATISTICS_OF = 2000  # images, of a set that is not in memory
 SET_NAMES = ("digits", *named.KNOWN)
 PREFIXES = {"folder": "PATH", "wds": "SHARDS", "hf": "NAME"}
@@ -40,31 +40,63 @@ class DataConfig:
     held_out: int = 0
     """Images taken out of training for validation: the same ones whatever the seed."""
     strict: bool = False
-    """Make the first unreadable image an error, instead of leaving out up to 1 % of them."""
+    """Make the first unreadable image an error, instead of leaving some out."""
+    tolerated: float = TOLERATED
+    """The share of images that may be unreadable; they are named and left out."""
 
 
 @dataclass(frozen=True, eq=False)
 class Splits:
-    """The images to train, to choose, and to test with."""
+    """The images to train, to choose, and to test with. held_out: what a run keeps to know them again."""
 
     train: Images
     validation: Images | None = None
     test: Images | None = None
+    held_out: HeldOut = field(default_factory=dict)
 
 
-def load_images(config: DataConfig) -> Splits:
-    """The images that a config asks for.
+def load_images(config: DataConfig, kept: HeldOut | None = None) -> Splits:
+    """The images that a config asks for. kept: what the run held out that goes on with them.
 
     >>> splits = load_images(DataConfig("digits", held_out=100))
     >>> splits.train.shape, len(splits.train), len(splits.validation), len(splits.test)
     ((1, 8, 8), 1337, 100, 360)
     """
-    _, parts = find_images(config, Unreadable(config.strict))
-    if config.held_out:
-        if "validation" in parts:
-            log.info("%s: its own validation images are left aside for the held-out ones", config.name)
-        parts["train"], parts["validation"] = hold_out(parts["train"], config.held_out)
-    return Splits(parts["train"], parts.get("validation"), parts.get("test"))
+    listing = list_images(config)
+    if listing is None:
+        parts, held_out = find_arrays(config)[1], {}
+    else:
+        division = divide(listing, config.held_out, kept)
+        parts = gather(listing, division.splits, config.size, Unreadable(config.strict, config.tolerated))
+        held_out = division.held_out(counted=config.held_out > 0)
+    return Splits(parts["train"], parts.get("validation"), parts.get("test"), held_out)
+
+
+def load_split(config: DataConfig, split: str, kept: HeldOut | None = None) -> Images:
+    """The images of one split, or of "all", and nothing else is decoded. kept: what the run held out that is asked.
+
+    >>> len(load_split(DataConfig("digits"), "test")), len(load_split(DataConfig("digits"), "all"))
+    (360, 1797)
+    """
+    listing = list_images(config)
+    if listing is None:
+        parts = find_arrays(config)[1]
+        chosen = list(parts.values()) if split == ALL else [parts[split]] if split in parts else []
+        _check_there(config, split, chosen, parts)
+        return chosen[0] if len(chosen) == 1 else join_sets(chosen)
+    division = divide(listing, config.held_out, kept)
+    entries = division.entries(split)
+    _check_there(config, split, entries, division.splits)
+    if division.origin == "hash" and split != ALL:
+        log.warning(
+            "%s has no splits of its own: these %d of its %d images are those that a hash of their names chose for %s; "
+            "the split 'all' is all of them",
+            config.name, len(entries), len(listing), split,
+        )  # fmt: skip
+    if division.origin == "run" and split == ALL:
+        trained_on = len(division.entries("train"))
+        log.warning("the run was trained on %d of these %d images of %s", trained_on, len(entries), config.name)
+    return gather(listing, {split: entries}, config.size, Unreadable(config.strict, config.tolerated))[split]
 
 
 def split_own(data: Any, config: DataConfig) -> Splits:
@@ -75,43 +107,46 @@ def split_own(data: Any, config: DataConfig) -> Splits:
         unknown = sorted(set(data) - {"train", "validation", "test"})
         if unknown or "train" not in data:
             raise ValueError(f"data has {', '.join(map(str, data)) or 'nothing'}; expected train, validation and test")
-        return Splits(**{name: as_image_set(images, size=config.size) for name, images in data.items()})
+        sets = {name: as_image_set(images, size=config.size) for name, images in data.items()}
+        return Splits(sets["train"], sets.get("validation"), sets.get("test"))
     images = as_image_set(data, size=config.size)
-    return Splits(*hold_out(images, config.held_out)) if config.held_out else Splits(images)
+    train, validation = hold_out(images, config.held_out) if config.held_out else (images, None)
+    return Splits(train, validation)
 
 
 def hold_out(images: Images, count: int) -> tuple[Images, Images]:
     """(the others in their order, `count` images chosen by a permutation of fixed seed)."""
-    if not 0 < count < len(images):
-        raise ValueError(f"held_out is {count}; expected fewer than the {len(images)} training images, and one or more")
-    chosen = torch.randperm(len(images), generator=torch.Generator().manual_seed(HELD_OUT_SEED))[:count]
-    kept = torch.ones(len(images), dtype=torch.bool)
-    kept[chosen] = False
-    return images.subset(kept.nonzero().flatten()), images.subset(chosen.sort().values)
+    rest, chosen = draw_held_out(len(images), count)
+    return images.subset(rest), images.subset(chosen)
 
 
-def find_images(config: DataConfig, unreadable: Unreadable) -> tuple[str, dict[str, Images]]:
-    """What format was found, and the images by split, before any are held out."""
-    check_size(config.size)
-    if config.held_out < 0:
-        raise ValueError(f"held_out is {config.held_out}; expected zero or more")
-    listing = list_images(config)
-    if listing is not None:
-        return listing.format, gather(listing, config.size, unreadable, own_validation=not config.held_out)
+def find_arrays(config: DataConfig) -> tuple[str, dict[str, Images]]:
+    """What format was found of a set that comes as arrays, and its images by split."""
     if config.name == "digits":
-        return "digits of scikit-learn", make_sets(named.digits(), named.TEN, config.size)
-    known = named.KNOWN[config.name]
-    if config.path is None:
-        form, parts = named.find_named(config.name)
+        form, parts = "digits of scikit-learn", named.digits()
+        classes = named.TEN
     else:
-        form, parts = named.read_path(config.name, Path(config.path).expanduser())
-        if differs := named.difference(known, parts):
-            log.warning("%s is not the official %s: %s", config.path, config.name, differs)
-    return form, make_sets(parts, known.classes, config.size)
+        known = named.KNOWN[config.name]
+        classes = known.classes
+        if config.path is None:
+            form, parts = named.find_named(config.name)
+        else:
+            form, parts = named.read_path(config.name, Path(config.path).expanduser())
+            if differs := named.difference(known, parts):
+                log.warning("%s is not the official %s: %s", config.path, config.name, differs)
+    sets = make_sets(parts, classes, config.size)
+    if config.held_out:
+        sets["train"], sets["validation"] = hold_out(sets["train"], config.held_out)
+    return form, sets
 
 
 def list_images(config: DataConfig) -> Listing | None:
     """The listing of a source made of image files; None for sets that come as arrays."""
+    check_size(config.size)
+    if config.held_out < 0:
+        raise ValueError(f"held_out is {config.held_out}; expected zero or more")
+    if not 0 <= config.tolerated <= 1:
+        raise ValueError(f"tolerated is {config.tolerated}; expected a share of the images, 0…1")
     kind, colon, where = config.name.partition(":")
     if colon and kind in PREFIXES and where:
         if config.path is not None:
@@ -148,6 +183,23 @@ def make_sets(parts: SplitArrays, classes: tuple[str, ...], size: Size | None) -
         else:
             sets[split] = LazyImageSet(items, labels, classes, size, channels)
     return sets
+
+
+def join_sets(sets: Sequence[Images]) -> Images:
+    """Several sets of the same classes and shape as one, in their order."""
+    if all(isinstance(each, ImageSet) for each in sets):
+        images = torch.cat([each.images for each in sets if isinstance(each, ImageSet)])
+        return ImageSet(images, torch.cat([each.labels for each in sets]), sets[0].classes)
+    items = [item for each in sets if isinstance(each, LazyImageSet) for item in each.items]
+    return LazyImageSet(
+        items, torch.cat([each.labels for each in sets]), sets[0].classes, sets[0].shape[1:], sets[0].shape[0]
+    )
+
+
+def _check_there(config: DataConfig, split: str, images: Sized, splits: Mapping[str, Sized]) -> None:
+    if not len(images):
+        there = ", ".join(name for name in ("train", "validation", "test") if len(splits.get(name, ())))
+        raise ValueError(f"{config.name} has no {split} images; it has {there}")
 
 
 def statistics(images: Images) -> tuple[tuple[float, ...], tuple[float, ...]]:

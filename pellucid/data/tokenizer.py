@@ -12,7 +12,7 @@ from jaxtyping import Int
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 from torch import Tensor
 
-from pellucid.config import parse_json, read_json
+from pellucid.config import MOST_SHOWN, parse_json, read_json
 from pellucid.files import write_text
 
 PAD, START, END, UNKNOWN, BACKWARD, MASK = range(6)  # the first numbers of every vocabulary
@@ -21,6 +21,9 @@ SPECIAL = len(SPECIAL_NAMES)
 NEVER = (PAD, START, UNKNOWN, BACKWARD, MASK)  # what no caption says
 TokenizerKind = Literal["words", "bpe"]
 WORD_PATTERN = r"[\p{L}\p{N}]+(?:['’\-][\p{L}\p{N}]+)*"
+NORMALIZER = normalizers.Sequence([normalizers.NFC(), normalizers.Lowercase()])
+SPLITTER = pre_tokenizers.Split(Regex(WORD_PATTERN), "removed", invert=True)
+TRAINED = ("added_tokens", "model", "vocab", "merges")  # what tokenizers of one kind differ in
 MIRRORED = (("left", "right"), ("leftmost", "rightmost"), ("left-hand", "right-hand"), ("lefthand", "righthand"))
 
 
@@ -39,6 +42,8 @@ class CaptionTokenizer:
         wrong = [name for i, name in enumerate(SPECIAL_NAMES) if tokenizer.token_to_id(name) != i]
         if wrong:
             raise ValueError(f"the tokenizer has no {', '.join(wrong)} among its first {SPECIAL} tokens; train it here")
+        if sorted(tokenizer.get_vocab().values()) != list(range(tokenizer.get_vocab_size())):
+            raise ValueError(f"the numbers of the {len(self):,} tokens are not 0…{len(self) - 1:,}; train it here")
 
     @classmethod
     def train(
@@ -47,24 +52,18 @@ class CaptionTokenizer:
         """words: those that occur min_count times or more. bpe: pieces, `size` of them at most."""
         if kind not in ("words", "bpe"):
             raise ValueError(f"kind is {kind!r}; expected 'words' or 'bpe'")
-        normalizer = normalizers.Sequence([normalizers.NFC(), normalizers.Lowercase()])
-        splitter = pre_tokenizers.Split(Regex(WORD_PATTERN), "removed", invert=True)
         if kind == "words":
             counts = Counter(
-                word for text in captions for word, _ in splitter.pre_tokenize_str(normalizer.normalize_str(text))
+                word for text in captions for word, _ in SPLITTER.pre_tokenize_str(NORMALIZER.normalize_str(text))
             )
             frequent = (word for word, count in counts.items() if count >= min_count)
             words = sorted(frequent, key=lambda word: (-counts[word], word))
             if not words:
                 raise ValueError(f"no word occurs {min_count} times in the captions; use a smaller min_count")
             vocabulary = {name: i for i, name in enumerate((*SPECIAL_NAMES, *words))}
-            tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token=SPECIAL_NAMES[UNKNOWN]))
+            tokenizer = _untrained("WordLevel", vocabulary)
         else:
-            tokenizer = Tokenizer(models.BPE(unk_token=SPECIAL_NAMES[UNKNOWN], end_of_word_suffix="</w>"))
-            tokenizer.decoder = decoders.BPEDecoder(suffix="</w>")
-        tokenizer.normalizer = normalizer
-        tokenizer.pre_tokenizer = splitter
-        if kind == "bpe":
+            tokenizer = _untrained("BPE")
             trainer = trainers.BpeTrainer(
                 vocab_size=size, min_frequency=2, special_tokens=list(SPECIAL_NAMES), end_of_word_suffix="</w>",
                 show_progress=False,
@@ -90,12 +89,21 @@ class CaptionTokenizer:
 
     @classmethod
     def _from_data(cls, data: Any) -> "CaptionTokenizer":
+        model = data.get("model") if isinstance(data, dict) else None
+        kind = model.get("type") if isinstance(model, dict) else None
+        if not isinstance(data, dict) or not isinstance(model, dict) or kind not in ("WordLevel", "BPE"):
+            raise ValueError("it is no tokenizer of whole words (WordLevel) or of pieces (BPE)")
+        usual = parse_json(_untrained(kind).to_str(), "it")
+        differing = [*_differing(data, usual), *_differing(model, usual["model"])]
+        if differing:  # a pattern of somebody else's may search for ever
+            raise ValueError(f"the tokenizer has another {', '.join(differing)} than those that are trained here")
+        if not _are_whole(model.get("vocab"), model.get("merges", [])):
+            raise ValueError("it is no tokenizer (a merge joins other than two of its tokens to a third)")
         try:
-            return cls(Tokenizer.from_str(json.dumps(data)))
-        except ValueError:
-            raise
+            tokenizer = Tokenizer.from_str(json.dumps(data))
         except Exception as error:  # the library raises Exception itself
-            raise ValueError(f"it is no tokenizer ({error})") from None
+            raise ValueError(f"it is no tokenizer ({str(error)[:MOST_SHOWN]})") from None
+        return cls(tokenizer)
 
     def to_json(self) -> str:
         return self.tokenizer.to_str(pretty=True)
@@ -169,3 +177,32 @@ class CaptionTokenizer:
         """How often each number occurs in the captions."""
         total = Counter(number for caption in captions for number in self.encode(caption))
         return torch.tensor([total[i] for i in range(len(self))])
+
+
+def _untrained(kind: str, vocabulary: dict[str, int] | None = None) -> Tokenizer:
+    """WordLevel: whole words. BPE: pieces."""
+    unknown = SPECIAL_NAMES[UNKNOWN]
+    if kind == "WordLevel":
+        tokenizer = Tokenizer(models.WordLevel(vocabulary or {}, unk_token=unknown))
+    else:
+        tokenizer = Tokenizer(models.BPE(unk_token=unknown, end_of_word_suffix="</w>"))
+        tokenizer.decoder = decoders.BPEDecoder(suffix="</w>")
+    tokenizer.normalizer, tokenizer.pre_tokenizer = NORMALIZER, SPLITTER
+    return tokenizer
+
+
+def _differing(data: dict[str, Any], usual: dict[str, Any]) -> list[str]:
+    """The names of what isn't as usual; what is missing is."""
+    return [name for name in usual if name not in TRAINED and data.get(name, usual[name]) != usual[name]]
+
+
+def _are_whole(vocabulary: Any, merges: Any) -> bool:
+    """Whether all that is merged, and what becomes of it, is in the vocabulary: the library would panic."""
+    if not isinstance(vocabulary, dict) or not isinstance(merges, list):
+        return False
+    pairs = [each.split(" ") if isinstance(each, str) else each for each in merges]  # as older versions wrote them
+    return all(
+        isinstance(pair, list) and len(pair) == 2 and all(isinstance(part, str) for part in pair)
+        and {*pair, "".join(pair)} <= vocabulary.keys()
+        for pair in pairs
+    )  # fmt: skip

@@ -2,7 +2,7 @@
 
 import logging
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from jaxtyping import Int
 from torch import Tensor, tensor
@@ -12,23 +12,46 @@ from pellucid.data.listings import Images, some
 log = logging.getLogger("pellucid")
 
 
-def relabel(images: Images, labels: Sequence[str] | None, count: int) -> Int[Tensor, " n"]:
-    """The images' labels as numbers of a model's `count` classes: by their names or, if none is shared, by order."""
-    classes = images.classes
-    if labels is not None and tuple(labels) == tuple(classes):
+def relabel(
+    images: Images, labels: Sequence[str] | None, count: int, classes: Mapping[str, str] | None = None
+) -> Int[Tensor, " n"]:
+    """The images' labels as numbers of a model's `count` classes, by their names.
+
+    classes: what the model calls those classes of the data that it has other names for. Where the model names none, or
+    the data numbers them, they are taken in their order.
+    """
+    own = images.classes
+    meant = _translate(own, labels, classes or {})
+    if labels is not None and meant == tuple(labels):
         return images.labels
-    unknown = tuple(name for name in classes if name not in (labels or ()))
+    unknown = tuple(name for name, known in zip(own, meant, strict=True) if known not in (labels or ()))
     if not unknown:
-        twice = tuple(name for name, times in Counter(labels).items() if times > 1 and name in classes)
+        twice = tuple(name for name, times in Counter(labels).items() if times > 1 and name in meant)
         if twice:
             raise ValueError(
                 f"several of the model's classes are called {some(twice)}: which is meant can't be told by name"
             )
         numbers = {name: i for i, name in enumerate(labels or ())}
-        return tensor([numbers[name] for name in classes])[images.labels]
-    if len(unknown) == len(classes) == count:
-        names = "names no classes" if labels is None else f"has other names for its classes ({some(tuple(labels), 3)})"
-        log.warning("the model %s than the data (%s); they are taken in their order", names, some(classes, 3))
+        return tensor([numbers[name] for name in meant])[images.labels]
+    numbered = tuple(map(str, range(count))) == tuple(own)
+    if len(own) == count and (labels is None or numbered):
+        which = "data has numbers" if numbered else "model has no names"
+        log.warning("the %s for its classes; those of the data (%s) are taken in their order", which, some(own, 3))
         return images.labels
-    known = f"{count} classes" if labels is None else some(tuple(labels))
-    raise ValueError(f"the model doesn't know {some(unknown)} of the data's {len(classes)} classes; it knows {known}")
+    known = f"{count} classes without names" if labels is None else some(tuple(labels))
+    raise ValueError(
+        f"the model doesn't know {some(unknown)} of the data's {len(own)} classes; it knows {known}; "
+        f"say which of them each is: classes, or --classes FILE, as {{{unknown[0]!r}: {(labels or ('…',))[0]!r}}}"
+    )
+
+
+def _translate(own: Sequence[str], labels: Sequence[str] | None, classes: Mapping[str, str]) -> tuple[str, ...]:
+    """The data's classes by the model's names."""
+    strange = tuple(name for name in classes if name not in own)
+    if strange:
+        raise ValueError(f"classes names {some(strange)}, which the data doesn't have; it has {some(tuple(own))}")
+    wrong = tuple(name for name in classes.values() if name not in (labels or ()))
+    if wrong:
+        known = "the model has no names for its classes" if labels is None else f"the model knows {some(tuple(labels))}"
+        raise ValueError(f"classes means {some(wrong)}, which the model doesn't know; {known}")
+    return tuple(classes.get(name, name) for name in own)

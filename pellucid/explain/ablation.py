@@ -26,14 +26,20 @@ def ablate(
     with watch(model) as seen:
         whole = score()
     names = {name: record.q.shape[1] for name, record in seen.items()}
-    unknown = set(layers or ()) - set(names)
-    if unknown:
-        raise ValueError(f"no attention {sorted(unknown)[0]!r} was seen; seen: {', '.join(map(repr, names))}")
+    chosen = list(names) if layers is None else [layers] if isinstance(layers, str) else list(layers)
+    if unknown := [name for name in chosen if name not in names]:
+        raise ValueError(f"no attention {unknown[0]!r} was seen; seen: {', '.join(map(repr, names))}")
+    if not chosen:
+        raise ValueError(f"layers is empty; expected some of {', '.join(map(repr, names))}")
+
+    def without(layer: str, head: int) -> Callable[[str], Change | None]:
+        return lambda name: Change(off=[head]) if name == layer else None  # and no other time that it attends
+
     losses = {}
-    for name in names if layers is None else layers:
+    for layer in chosen:
         rows = []
-        for head in range(names[name]):
-            with watch(model, change={name: Change(off=[head])}):
+        for head in range(names[layer]):
+            with watch(model, change=without(layer, head)):
                 rows.append(whole - score())
-        losses[name] = torch.stack(rows)
+        losses[layer] = torch.stack(rows)
     return losses

@@ -17,11 +17,15 @@ import torch
 from einops import rearrange
 from torch import Tensor
 
+from pellucid.config import override
 from pellucid.hub.names import HUGGINGFACE, LAYOUTS, TIMM, TORCHVISION, Layout, Names, recognise_layout
+from pellucid.models.pretrained import some_names
+from pellucid.models.sizes import outline
 from pellucid.models.vit import SIZES, Pooling, ViT, ViTConfig
 
 Weights = dict[str, Tensor]
 UNSEEN = ("activation", "norm_eps", "labels", "mean", "std")
+REAL = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 APART = ("class_token.tokens", "register_tokens.tokens", "grid.table")
 
 
@@ -59,12 +63,14 @@ def read(
     _refuse(weights, names)
     weights = _with_head(weights, names, classes)
     config = _config(weights, names, heads, image, pooling)
-    config = replace(config, **{"norm_eps": names.norm_eps} | fields)
+    config = override(config, {"norm_eps": names.norm_eps} | fields)  # which looks at their types, too
     names = _for(names, config)
-    with torch.device("meta"):
-        model = ViT(config)
+    model = outline(ViT, config)
     own = model.state_dict()
     _check(weights, _expected(weights, own, config, names))
+    odd = [key for key, value in weights.items() if value.dtype not in REAL]
+    if odd:
+        raise ValueError(f"the weights have other than real numbers for {some_names(odd)}")
     dtype = reduce(torch.promote_types, {value.dtype for value in weights.values()})
     state = {key: _ours(weights, key, names).reshape(value.shape) for key, value in own.items() if key not in APART}
     state |= _tokens(weights, config, names)
@@ -241,6 +247,8 @@ def _shape(weights: Weights, key: str, axes: str) -> list[int]:
         raise ValueError(f"the weights lack {key}")
     if weights[key].ndim != len(axes.split()):
         raise ValueError(f"{key} has shape {list(weights[key].shape)}; expected axes ({axes})")
+    if not weights[key].numel():
+        raise ValueError(f"{key} has shape {list(weights[key].shape)}; expected one or more of everything")
     return list(weights[key].shape)
 
 
@@ -266,11 +274,11 @@ def _check(weights: Weights, expected: dict[str, tuple[int, ...]]) -> None:
     shapes = {key: tuple(value.shape) for key, value in weights.items()}
     wrong = sorted(key for key in expected.keys() & shapes.keys() if expected[key] != shapes[key])
     problems = {
-        "lack": sorted(expected.keys() - shapes.keys()),
-        "have unknown": sorted(shapes.keys() - expected.keys()),
+        "lack": expected.keys() - shapes.keys(),
+        "have unknown": shapes.keys() - expected.keys(),
         "have the wrong shape for": [f"{key} {list(shapes[key])} (expected {list(expected[key])})" for key in wrong],
     }
-    said = [f"{problem} {', '.join(keys)}" for problem, keys in problems.items() if keys]
+    said = [f"{problem} {some_names(keys)}" for problem, keys in problems.items() if keys]
     if said:
         raise ValueError(f"the weights {'; they '.join(said)}")
 

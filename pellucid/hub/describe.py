@@ -3,7 +3,9 @@
 import re
 from typing import Any
 
+from pellucid.config import MOST_SHOWN, brief
 from pellucid.hub.names import Layout
+from pellucid.models.pretrained import some_names
 from pellucid.models.vit import ViTConfig
 
 ACTIVATIONS = ("gelu", "relu")
@@ -29,45 +31,51 @@ def interpret_config(data: dict[str, Any], preprocessor: dict[str, Any] | None =
     if {"num_layers", "hidden_dim"} <= set(data):
         return "torchvision", _given({"heads": _get(data, "num_heads", int), "image": _size(data, "image_size")})
     raise ValueError(
-        f"config.json has {', '.join(sorted(data)) or 'no fields'}; expected Hugging Face's (model_type), timm's "
+        f"config.json has {some_names(data) or 'no fields'}; expected Hugging Face's (model_type), timm's "
         "(architecture), torchvision's arguments (num_layers, hidden_dim) or pellucid's (model)"
     )
 
 
 def _huggingface(data: dict[str, Any], preprocessor: dict[str, Any]) -> dict[str, Any]:
-    if _get(data, "model_type", str) != "vit":
-        raise ValueError(f"config.json describes a {data['model_type']!r} model; expected Hugging Face's 'vit'")
+    if (kind := _get(data, "model_type", str)) != "vit":
+        raise ValueError(f"config.json describes a {brief(kind)} model; expected Hugging Face's 'vit'")
     known = {
         "heads": _get(data, "num_attention_heads", int),
         "image": _size(data, "image_size"),
         "norm_eps": _get(data, "layer_norm_eps", float),
         "activation": _activation(data, "hidden_act"),
         "labels": _labels(_get(data, "id2label", dict)),
-        "mean": _get(preprocessor, "image_mean", list),
-        "std": _get(preprocessor, "image_std", list),
     }
-    return _given(known)
+    return _given(known) | interpret_preprocessor(preprocessor)
+
+
+def interpret_preprocessor(preprocessor: dict[str, Any]) -> dict[str, Any]:
+    """What Hugging Face's preprocessor_config.json says of how images were normalised."""
+    if preprocessor.get("do_normalize") is False:
+        return {}
+    return _given({"mean": _get(preprocessor, "image_mean", list), "std": _get(preprocessor, "image_std", list)})
 
 
 def _timm(data: dict[str, Any]) -> dict[str, Any]:
     name = _get(data, "architecture", str) or ""
     args, pretrained = (_get(data, field, dict) or {} for field in ("model_args", "pretrained_cfg"))
     if not re.match(r"(vit|deit3?)_", name) or "quickgelu" in name:
-        raise ValueError(f"config.json describes timm's {name}; expected a plain vit_… or deit_… with GELU")
+        raise ValueError(
+            f"config.json describes timm's {name[:MOST_SHOWN]}; expected a plain vit_… or deit_… with GELU"
+        )
     unknown = sorted(set(args) - set(SEEN))
     if unknown:
-        raise ValueError(f"model_args in config.json has {', '.join(unknown)}, which nothing here understands")
+        raise ValueError(f"model_args in config.json has {some_names(unknown)}, which nothing here understands")
     pool = args.get("global_pool", data.get("global_pool"))
     if pool not in ("token", "avg", None):
-        raise ValueError(f"global_pool in config.json is {pool!r}; expected 'token' or 'avg'")
-    labels = data.get("label_names")
+        raise ValueError(f"global_pool in config.json is {brief(pool)}; expected 'token' or 'avg'")
     known = {
         "heads": _get(args, "num_heads", int),
         "image": _size(args, "img_size")
-        or _size({"input_size": (pretrained.get("input_size") or [])[1:]}, "input_size"),
+        or _size({"input_size": (_get(pretrained, "input_size", list) or [])[1:]}, "input_size"),
         "pooling": {"token": "class", "avg": "mean", None: None}[pool],
         "activation": _activation(args, "act_layer"),
-        "labels": labels if isinstance(labels, list) else None,
+        "labels": _get(data, "label_names", list),
         "mean": _get(pretrained, "mean", list),
         "std": _get(pretrained, "std", list),
     }
@@ -158,8 +166,8 @@ def _for_timm(c: ViTConfig, hidden: int) -> dict[str, Any]:
 
 def _get(data: dict[str, Any], field: str, kind: type) -> Any:
     value = data.get(field)
-    if value is not None and not isinstance(value, kind):
-        raise ValueError(f"{field} in config.json is {value!r}; expected {kind.__name__}")
+    if value is not None and (not isinstance(value, kind) or isinstance(value, bool)):
+        raise ValueError(f"{field} in config.json is {brief(value)}; expected {kind.__name__}")
     return value
 
 
@@ -169,15 +177,17 @@ def _size(data: dict[str, Any], field: str) -> tuple[int, int] | None:
     sides = [size, size] if isinstance(size, int) else size
     if not sides:
         return None
-    if not isinstance(sides, list) or len(sides) != 2 or not all(isinstance(side, int) for side in sides):
-        raise ValueError(f"{field} in config.json is {size!r}; expected one or two whole numbers")
+    if not isinstance(sides, list) or len(sides) != 2 or not all(type(side) is int for side in sides):
+        raise ValueError(f"{field} in config.json is {brief(size)}; expected one or two whole numbers")
     return sides[0], sides[1]
 
 
 def _activation(data: dict[str, Any], field: str) -> str | None:
     name = data.get(field)
     if name not in (*ACTIVATIONS, None):
-        raise ValueError(f"{field} in config.json is {name!r}; expected one of {', '.join(map(repr, ACTIVATIONS))}")
+        raise ValueError(
+            f"{field} in config.json is {brief(name)}; expected one of {', '.join(map(repr, ACTIVATIONS))}"
+        )
     return name
 
 

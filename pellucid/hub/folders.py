@@ -1,41 +1,63 @@
 """Vision transformers in folders and files, whosever they are: read as ours, and written as theirs."""
 
 import json
+import math
 import os
-import pickle
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor
 
-from pellucid.config import read_json
+from pellucid.config import brief, override, read_json
 from pellucid.files import make_folder, sync, sync_named
 from pellucid.hub.convert import read, write
-from pellucid.hub.describe import describe_config, interpret_config
+from pellucid.hub.describe import describe_config, interpret_config, interpret_preprocessor
 from pellucid.hub.names import Layout
+from pellucid.hub.pickled import read_pickled
 from pellucid.models.pretrained import CONFIG, WEIGHTS, read_weights, write_weights
 from pellucid.models.vit import ViT
 
 PICKLED = (".pt", ".pth", ".bin")
 
 
-def read_folder(source: Path, heads: int | None = None) -> ViT:
-    """The model in a folder (config.json and weights) or in a file of weights alone."""
+def read_folder(
+    source: Path,
+    heads: int | None = None,
+    *,
+    mean: Sequence[float] | None = None,
+    std: Sequence[float] | None = None,
+) -> ViT:
+    """The model in a folder (config.json and weights) or in a file of weights, with what lies beside it.
+
+    mean, std: how its training images were normalised, where that isn't said or is wrong: one number, or one a channel.
+    """
+    _check_moments(mean, std)
+    model = _read(source, heads)
+    if mean is not None and std is not None:
+        channels = model.config.channels
+        moments = {
+            name: list(values) * (channels if len(values) == 1 else 1)
+            for name, values in (("mean", mean), ("std", std))
+        }
+        model.config = override(model.config, moments)
+    return model
+
+
+def _read(source: Path, heads: int | None) -> ViT:
     if not source.exists():
         raise ValueError(f"{source} doesn't exist; expected a folder with {CONFIG} and {WEIGHTS}, or a file of weights")
     if source.is_file():
-        return read(_weights(source), **_given(heads=heads))
+        moments = interpret_preprocessor(_preprocessor(source.parent) or {})
+        return read(_weights(source), **moments | _given(heads=heads))
     data = _json(source / CONFIG)
     if "model" in data:
         model = ViT.from_pretrained(source)
         if heads not in (None, model.config.heads):
             raise ValueError(f"--heads is {heads}, but {source / CONFIG} says {model.config.heads}")
         return model
-    preprocessor = source / "preprocessor_config.json"
-    layout, known = interpret_config(data, _json(preprocessor) if preprocessor.is_file() else None)
+    layout, known = interpret_config(data, _preprocessor(source))
     if heads not in (None, known.get("heads", heads)):
         raise ValueError(f"--heads is {heads}, but {source / CONFIG} says {known['heads']}")
     return read(_weights(_file(source)), layout, **known | _given(heads=heads))
@@ -49,6 +71,21 @@ def write_folder(model: ViT, out: Path, layout: Layout) -> None:
     weights = write(model, layout)
     files = describe_config(model.config, layout, str(next(model.parameters()).dtype).removeprefix("torch."))
     _into(out, lambda folder: _save(folder, weights, files))
+
+
+def _preprocessor(folder: Path) -> dict[str, Any] | None:
+    path = folder / "preprocessor_config.json"
+    return _json(path) if path.is_file() else None
+
+
+def _check_moments(mean: Sequence[float] | None, std: Sequence[float] | None) -> None:
+    if (mean is None) != (std is None):
+        given, lacking = ("mean", "std") if std is None else ("std", "mean")
+        raise ValueError(f"{given} is given without {lacking}; expected both, as --mean 0.5 0.5 0.5 --std 0.5 0.5 0.5")
+    if std is not None and not all(0 < value < math.inf for value in std):
+        raise ValueError(f"std is {' '.join(map(str, std))}; expected numbers above zero, for pixels in 0…1")
+    if mean is not None and not all(0 <= value <= 1 for value in mean):
+        raise ValueError(f"mean is {' '.join(map(str, mean))}; expected numbers in 0…1, as pixels are")
 
 
 def check_free(out: Path) -> None:
@@ -70,16 +107,7 @@ def _weights(path: Path) -> dict[str, Tensor]:
         return read_weights(path)
     if path.suffix not in PICKLED:
         raise ValueError(f"{path} is no file of weights; expected .safetensors or {', '.join(PICKLED)}")
-    try:
-        data = torch.load(path, map_location="cpu", weights_only=True)
-    except (pickle.UnpicklingError, EOFError, RuntimeError):
-        raise ValueError(f"{path} is damaged or holds more than tensors, which isn't unpickled here") from None
-    for inner in ("model", "state_dict"):  # a training script's checkpoint
-        if isinstance(data, dict) and isinstance(data.get(inner), dict):
-            data = data[inner]
-    if not isinstance(data, dict) or not data or not all(isinstance(value, Tensor) for value in data.values()):
-        raise ValueError(f"{path} holds no state dict; expected names with tensors")
-    return data
+    return read_pickled(path)
 
 
 def _json(path: Path) -> dict[str, Any]:
@@ -87,7 +115,7 @@ def _json(path: Path) -> dict[str, Any]:
         raise ValueError(f"{path.parent} holds no {path.name}")
     data = read_json(path)
     if not isinstance(data, dict):
-        raise ValueError(f"{path} holds {data!r}; expected an object")
+        raise ValueError(f"{path} holds {brief(data)}; expected an object")
     return data
 
 

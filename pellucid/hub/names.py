@@ -46,9 +46,13 @@ class Names:
         return _spelled(self.whole, key)
 
     def depth(self, keys: Iterable[str]) -> int:
-        """How many blocks these keys speak of."""
-        pattern = re.compile(re.escape(self.block).replace(r"\{\}", r"(\d+)"))
-        return max((int(match[1]) + 1 for key in keys if (match := pattern.match(key))), default=0)
+        """How many blocks these keys speak of; ValueError if they leave one out."""
+        pattern = re.compile(re.escape(self.block).replace(r"\{\}", r"(\d{1,9})\b"))
+        numbers = {int(match[1]) for key in keys if (match := pattern.match(key))}
+        missing = next(i for i in range(len(numbers) + 1) if i not in numbers)
+        if missing < len(numbers):
+            raise ValueError(f"the weights have {len(numbers)} blocks, up to number {max(numbers)}, but no {missing}")
+        return len(numbers)
 
 
 def _spelled(table: dict[str, str], key: str) -> str:

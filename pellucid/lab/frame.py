@@ -4,7 +4,7 @@ import inspect
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, get_type_hints
 
 import torch
@@ -149,7 +149,8 @@ class Experiment:
 
     statement: what is shown. formula: in one line. predict: what to guess before looking. fails: where it isn't so.
     functions: the first measures, from settings to a named tuple; the second claims what that decides; the third draws
-    it, as numbers and as panels. helpers: what belongs to their code.
+    it, as numbers and as panels. helpers: what belongs to their code. bounds: lowest and highest, of settings that
+    can't be any count (from 1) or any number.
     """
 
     name: str
@@ -160,6 +161,7 @@ class Experiment:
     fails: str
     functions: tuple[Callable[[Any], Any], Callable[[Any, Any], Claims], Callable[[Any, Any], Drawing]]
     helpers: tuple[Callable, ...] = ()
+    bounds: Mapping[str, tuple[float, float]] = field(default_factory=dict, hash=False)
 
     @property
     def parameters(self) -> type:
@@ -170,15 +172,25 @@ class Experiment:
         """Run it with these parameters, or with its own. The caller's random numbers are left as they were."""
         parameters = self.parameters() if parameters is None else parameters
         for name, value in parameters._asdict().items():
-            least = 0 if name in FROM_ZERO else 1
             for number in value if isinstance(value, tuple) else (value,):
-                if isinstance(number, int) and number < least:
-                    raise ValueError(f"{name} is {number}; expected {least} or more")
+                self._check(name, number)
         measure, claim, draw = self.functions
         with torch.random.fork_rng(devices=[]):
             measurement = measure(parameters)
             numbers, panels = draw(parameters, measurement)
             return Outcome(numbers, tuple(panels), tuple(claim(parameters, measurement)))
+
+    def bounds_of(self, name: str, value: Any) -> tuple[float, float]:
+        """The lowest and the highest that a setting like this value may be."""
+        least = -math.inf if isinstance(value, float) else 0 if name in FROM_ZERO else 1
+        return self.bounds.get(name, (least, math.inf))
+
+    def _check(self, name: str, number: Any) -> None:
+        low, high = self.bounds_of(name, number)
+        if isinstance(number, int | float) and not low <= number <= high:
+            raise ValueError(
+                f"{name} is {number}; expected {f'{low:g} or more' if high == math.inf else f'{low:g}…{high:g}'}"
+            )
 
     @property
     def code(self) -> str:

@@ -39,7 +39,10 @@ def fitted_rate(x: list[float], y: list[float]) -> float:
 def measure_preserve(p: PreserveSettings) -> PreserveMeasurement:
     """Orthonormal keys and a query that is one of them: every other score is smaller by β."""
     if not 2 <= p.keys <= p.width or not 0 <= p.chosen < p.keys:
-        raise ValueError(f"keys is {p.keys} and chosen {p.chosen}; expected 2…{p.width} keys and one of them chosen")
+        raise ValueError(
+            f"keys is {p.keys}, width {p.width} and chosen {p.chosen}; "
+            "expected two keys or more, no more than the width, and one of them chosen"
+        )
     with seeded(p.seed):
         k = torch.linalg.qr(torch.randn(p.width, p.width, dtype=torch.float64)).Q[None, None, : p.keys]
         v = torch.randn(1, 1, p.keys, p.width, dtype=torch.float64)
@@ -123,6 +126,8 @@ def outputs_with(q: Tensor, k: Tensor, v: Tensor, index: int, keys: Float[Tensor
 
 def measure_perturbation(p: PerturbationSettings) -> PerturbationMeasurement:
     """Move one key by noise of growing size, and compare with the first order; then make it longer."""
+    if p.moved >= p.keys:
+        raise ValueError(f"moved is {p.moved}; expected 0…{p.keys - 1}, one of {p.keys} keys")
     with seeded(p.seed):
         q = torch.randn(1, 1, 1, p.width, dtype=torch.float64)
         k, v = torch.randn(2, 1, 1, p.keys, p.width, dtype=torch.float64)

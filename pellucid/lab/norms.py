@@ -1,5 +1,6 @@
 """What layer norm normalises, beside batch norm."""
 
+import math
 from typing import NamedTuple
 
 import torch
@@ -86,4 +87,5 @@ NORMS = Experiment(
     predict="After layer norm, is the mean of feature 3 over the batch zero? Is the mean of token 3 over its features?",
     fails="The learned weight and bias come after: a trained layer norm's output has whatever mean they give it.",
     functions=(measure_norms, claim_norms, draw_norms),
+    bounds={"tokens": (2, math.inf)},
 )

@@ -133,4 +133,5 @@ SHAPES = Experiment(
     fails="A width × width matrix is not meaningless: it mixes features, as channel attention does. It is not "
     "attention over tokens.",
     functions=(measure_shapes, claim_shapes, draw_shapes),
+    bounds={"column_tokens": (2, math.inf)},
 )

@@ -135,4 +135,5 @@ SINUSOIDS = Experiment(
     fails="The rotation is linear in the encoding alone: once content is added, W_q and W_k must learn to separate "
     "them. In float32 the error grows with the position.",
     functions=(measure_sinusoids, claim_sinusoids, draw_sinusoids),
+    bounds={"positions": (2, math.inf), "width": (4, math.inf), "base": (2, math.inf)},
 )

@@ -1,5 +1,6 @@
 """What differs between training and testing: dropout, teacher forcing, and what a model's own mistakes do to it."""
 
+import math
 from typing import NamedTuple
 
 import torch
@@ -220,6 +221,7 @@ DROPOUT = Experiment(
     predict="Draw a thousand dropout masks and take the mean answer. Is it the answer of eval()?",
     fails="For small p and many numbers the difference is small: that is why it works.",
     functions=(measure_dropout, claim_dropout, draw_dropout),
+    bounds={"p": (0, 0.95), "draws": (100, math.inf)},
 )
 
 FORCING = Experiment(
@@ -231,6 +233,7 @@ FORCING = Experiment(
     predict="The target isn't shifted, but the mask is there. Can the decoder read what it must say?",
     fails="It says nothing of how the model speaks on its own: see exposure.",
     functions=(measure_forcing, claim_forcing, draw_forcing),
+    bounds={"vocabulary": (3, math.inf)},
 )
 
 EXPOSURE = Experiment(

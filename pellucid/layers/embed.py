@@ -128,7 +128,12 @@ class SinusoidalPositions(nn.Module):
     def __init__(self, width: int, length: int | None = None):
         super().__init__()
         self.width = width
-        table = None if length is None else sinusoidal(length, width, dtype=torch.float64)
+        if length is None:
+            table = None
+        elif torch.get_default_device().type == "meta":  # a shape is all that is asked; PyTorch would import SymPy
+            table = torch.empty(length, width, dtype=torch.float64)
+        else:
+            table = sinusoidal(length, width, dtype=torch.float64)
         self.register_buffer("table", table, persistent=False)
 
     def forward(self, x: Float[Tensor, "b t d"], start: int | Tensor = 0) -> Float[Tensor, "b t d"]:

@@ -13,6 +13,7 @@ from pellucid.layers.feedforward import Activation
 from pellucid.layers.norm import NormKind, make_norm
 from pellucid.models.init import initialise
 from pellucid.models.pretrained import Pretrained
+from pellucid.models.sizes import MOST_BLOCKS, MOST_CLASSES, MOST_HEADS, MOST_HIDDEN, MOST_LENGTH, check_sizes
 from pellucid.models.vit import ViT, ViTConfig
 from pellucid.ops.positions import interpolate
 
@@ -59,9 +60,9 @@ class CaptionerConfig:
     """Every residual branch starts as nothing: its last layer is zero."""
 
     def __post_init__(self) -> None:
-        for name in ("vocabulary", "layers", "heads", "max_length"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} is {getattr(self, name)}; expected one or more")
+        check_sizes(self, vocabulary=MOST_CLASSES, layers=MOST_BLOCKS, heads=MOST_HEADS, max_length=MOST_LENGTH)
+        if self.hidden is not None:
+            check_sizes(self, hidden=MOST_HIDDEN)
         if self.encoder.pooling != "none":
             raise ValueError(
                 f"the encoder's pooling is {self.encoder.pooling!r}; a captioner reads every token: 'none'"

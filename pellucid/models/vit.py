@@ -9,12 +9,25 @@ from einops import einsum
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from pellucid.config import brief
 from pellucid.layers import ClassToken, EncoderBlock, LearnedGrid, PatchEmbed, RegisterTokens
 from pellucid.layers.embed import Stem
 from pellucid.layers.feedforward import Activation
 from pellucid.layers.norm import NormKind, make_norm
 from pellucid.models.init import initialise
 from pellucid.models.pretrained import Pretrained
+from pellucid.models.sizes import (
+    MOST_BLOCKS,
+    MOST_CHANNELS,
+    MOST_CLASSES,
+    MOST_HEADS,
+    MOST_HIDDEN,
+    MOST_SIDE,
+    MOST_TOKENS,
+    MOST_WIDTH,
+    check_sizes,
+    outline,
+)
 from pellucid.ops.positions import grid_positions, sinusoidal_2d
 
 Pooling = Literal["class", "mean", "sequence", "none"]
@@ -84,11 +97,18 @@ class ViTConfig:
     """Standard deviation of each channel, likewise."""
 
     def __post_init__(self) -> None:
-        for name in ("classes", "channels", "width", "depth", "heads"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} is {getattr(self, name)}; expected one or more")
-        if self.registers < 0:
-            raise ValueError(f"registers is {self.registers}; expected none or more")
+        check_sizes(self, classes=MOST_CLASSES, image=MOST_SIDE, channels=MOST_CHANNELS, patch=MOST_SIDE)
+        check_sizes(self, width=MOST_WIDTH, depth=MOST_BLOCKS, heads=MOST_HEADS)
+        if self.hidden is not None:
+            check_sizes(self, hidden=MOST_HIDDEN)
+        if not 0 <= self.registers <= MOST_TOKENS:
+            raise ValueError(f"registers is {brief(self.registers)}; expected none or more, up to {MOST_TOKENS:,}")
+        patches = math.prod(side // step for side, step in zip(self.image, self.patch, strict=True))
+        if patches > MOST_TOKENS:
+            raise ValueError(
+                f"an image of {self.image} in patches of {self.patch} pixels is {patches:,} tokens; "
+                f"expected up to {MOST_TOKENS:,}"
+            )
         if self.pooling not in ("class", "mean", "sequence", "none"):
             raise ValueError(f"pooling is {self.pooling!r}; expected 'class', 'mean', 'sequence' or 'none'")
         if self.positions not in ("learned", "sinusoidal", "rotary", "none"):
@@ -100,8 +120,12 @@ class ViTConfig:
                 f"rotary positions turn pairs of features for each of two axes; got a width of {self.width}, "
                 f"expected a multiple of {4 * self.heads} for {self.heads} heads"
             )
-        if not 0.0 <= self.drop_token < 1.0:
-            raise ValueError(f"drop_token is {self.drop_token}; expected a share in [0, 1)")
+        for name in ("dropout", "attention_dropout", "drop_path", "drop_token"):
+            if not 0.0 <= getattr(self, name) < 1.0:
+                raise ValueError(f"{name} is {getattr(self, name)}; expected a share in [0, 1)")
+        for name in ("rotary_base", "norm_eps"):
+            if not 0.0 <= getattr(self, name) < math.inf:
+                raise ValueError(f"{name} is {getattr(self, name)}; expected zero or more")
         if self.labels is not None and len(self.labels) != self.classes:
             raise ValueError(f"labels names {len(self.labels)} classes; expected {self.classes}")
         for name in ("mean", "std"):
@@ -242,5 +266,4 @@ def parameters_of(config: ViTConfig) -> int:
     >>> parameters_of(ViTConfig(width=64, depth=1, heads=4))
     58058
     """
-    with torch.device("meta"):
-        return sum(math.prod(parameter.shape) for parameter in ViT(config).parameters())
+    return sum(parameter.nelement() for parameter in outline(ViT, config).parameters())

@@ -34,12 +34,19 @@ class Plus:
     """A bias."""
 
     bias: Tensor
-    held: torch.dtype | None = None
-    """What the sum is rounded to: beside −10⁹ nothing is left of a score in float32."""
 
     def __call__(self, x: Tensor, rows: Rows) -> Tensor:
-        dtype = self.held or x.dtype
-        return (x.to(dtype) + pick_rows(self.bias, rows).to(dtype)).to(x.dtype)
+        return x + pick_rows(self.bias, rows).to(x.dtype)
+
+
+@dataclass(frozen=True, eq=False)
+class Hold:
+    """Rounded to what the model holds its scores in: beside −10⁹ nothing is left of a score in float32."""
+
+    dtype: torch.dtype
+
+    def __call__(self, x: Tensor, rows: Rows) -> Tensor:
+        return x.to(self.dtype).to(x.dtype) if self.dtype.itemsize < x.dtype.itemsize else x
 
 
 @dataclass(frozen=True, eq=False)
@@ -127,6 +134,11 @@ class Rule:
             weights = step(weights, rows)
         return weights
 
+    @property
+    def needs_all_heads(self) -> bool:
+        """Whether a head's weights hang on the other heads, or on its number."""
+        return any(isinstance(step, MixHeads | Positions | Allow) for step in (*self.before, *self.after))
+
     def tensors(self) -> list[Tensor]:
         """What it is made of."""
         parts = [value for step in (*self.before, *self.after) for value in vars(step).values()]
@@ -134,12 +146,20 @@ class Rule:
 
     def detach(self) -> "Rule":
         """The same with no graph behind it."""
+        return self.with_tensors(Tensor.detach)
 
-        def freed(step: Step) -> Step:
-            return _changed(step, Tensor.detach)
+    def clone(self) -> "Rule":
+        """The same with tensors of its own."""
+        return self.with_tensors(Tensor.clone)
 
-        sinks = None if self.sinks is None else self.sinks.detach()
-        return Rule(tuple(map(freed, self.before)), tuple(map(freed, self.after)), sinks)
+    def with_tensors(self, change: Callable[[Tensor], Tensor]) -> "Rule":
+        """The same made of other tensors."""
+
+        def changed(step: Any) -> Step:
+            return type(step)(**{k: change(x) if isinstance(x, Tensor) else x for k, x in vars(step).items()})
+
+        sinks = None if self.sinks is None else change(self.sinks)
+        return Rule(tuple(map(changed, self.before)), tuple(map(changed, self.after)), sinks)
 
     def __repr__(self) -> str:
         before, after = (", ".join(map(_say, steps)) for steps in (self.before, self.after))
@@ -155,7 +175,7 @@ def pick_rows(tensor: Tensor, rows: Rows) -> Tensor:
 
 
 def pick_heads(mask: "Tensor | Rule", heads: Tensor | slice) -> "Tensor | Rule":
-    """Of something that broadcasts to (b h q k), what belongs to these heads. Heads that are mixed can't be parted."""
+    """Of something that broadcasts to (b h q k), what belongs to these heads; of a rule that doesn't need all heads."""
 
     def picked(x: Tensor) -> Tensor:
         return x[..., heads, :, :] if x.ndim >= 3 and x.shape[-3] != 1 else x
@@ -163,13 +183,7 @@ def pick_heads(mask: "Tensor | Rule", heads: Tensor | slice) -> "Tensor | Rule":
     if isinstance(mask, Tensor):
         return picked(mask)
 
-    def part(step: Step) -> Step:
-        if isinstance(step, MixHeads | Positions | Allow):
-            raise ValueError("the heads of this attention can't be parted; ask for all of them and pick from the map")
-        return _changed(step, picked)
-
-    sinks = None if mask.sinks is None else picked(mask.sinks)
-    return Rule(tuple(map(part, mask.before)), tuple(map(part, mask.after)), sinks)
+    return mask.with_tensors(picked)
 
 
 def places(x: Tensor, rows: Rows) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -178,12 +192,10 @@ def places(x: Tensor, rows: Rows) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     return b[:, None, None, None], h[:, None, None], rows[:, None], k
 
 
-def _changed(step: Any, change: Callable[[Tensor], Tensor]) -> Step:
-    return type(step)(**{k: change(x) if isinstance(x, Tensor) else x for k, x in vars(step).items()})
-
-
 def _say(step: Step) -> str:
     if isinstance(step, Apply):
         return step.name
+    if isinstance(step, Hold):
+        return str(step.dtype).removeprefix("torch.")
     tensor = next((x for x in vars(step).values() if isinstance(x, Tensor)), None)
     return type(step).__name__ + ("" if tensor is None else str(list(tensor.shape)))

@@ -79,6 +79,8 @@ def weights(
     h, g = q.shape[1], k.shape[1]
     if heads is not None:
         index = _index("h (heads)", heads, h, q.device)
+        if isinstance(mask, Rule) and mask.needs_all_heads:
+            return weights(q, k, mask, beta=beta, causal=causal, queries=queries)[:, index]
         q = q[:, index]
         # Each chosen query head keeps the key head of its group.
         k = k[:, torch.arange(h, device=q.device)[index] // (h // g)]

@@ -7,6 +7,7 @@ from typing import Any, Self
 
 from pellucid.data.caption_sources import CaptionData, load_captions
 from pellucid.data.captions import CaptionSet
+from pellucid.data.lazy import TOLERATED
 from pellucid.data.reader import Picture
 from pellucid.data.tokenizer import CaptionTokenizer
 from pellucid.decode.captions import Caption, write_captions
@@ -101,10 +102,12 @@ class ReadyCaptioner(ReadyModel):
         beam: int = 5,
         batch: int = 64,
         progress: Callable[[int, int], None] | None = None,
+        tolerated: float = TOLERATED,
     ) -> CaptioningReport:
         """Its scores beside those of not looking, on `scenes`, captions at a path, or a set of them.
 
-        path: where the images lie that captions speak of, if not beside them.
+        path: where the images lie that captions speak of, if not beside them. tolerated: the share of images, and of
+        captions, that may be unusable.
         """
         how: dict[str, Any] = {"beam": beam, "batch": batch, "progress": progress}
         if beam < 1:
@@ -113,7 +116,7 @@ class ReadyCaptioner(ReadyModel):
             raise ValueError(f"captioned images have 3 channels and the model sees {self.reader.channels}")
         if isinstance(data, CaptionSet):
             return evaluate_captioner(self.model, self.tokenizer, data, **how)
-        splits = load_captions(self.data(data, path))
+        splits = load_captions(replace(self.data(data, path), tolerated=tolerated))
         images = choose_split(data, splits, split)
         others = next(
             (part for name in ("validation", "train", "test") if name != split and (part := getattr(splits, name))),

@@ -1,7 +1,6 @@
 """A vision transformer that can be asked: what it sees in a picture, why, and how often it is right."""
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
@@ -9,9 +8,11 @@ import torch
 from jaxtyping import Float, UInt8
 from torch import Tensor, nn
 
+from pellucid.data.division import HeldOut
+from pellucid.data.lazy import TOLERATED
 from pellucid.data.own import as_image_set
 from pellucid.data.reader import Picture
-from pellucid.data.sources import DataConfig, load_images
+from pellucid.data.sources import DataConfig, load_split
 from pellucid.evaluation.accuracy import ClassificationReport, evaluate_classifier
 from pellucid.evaluation.labels import relabel
 from pellucid.explain.classes import explain, target_of
@@ -19,8 +20,8 @@ from pellucid.explain.maps import Map, Method
 from pellucid.explain.trace import USUAL_METHODS, Trace, trace
 from pellucid.layers.modes import evaluating
 from pellucid.models import ViT, ViTConfig
-from pellucid.ready.model import Pictures, ReadyModel, choose_split, is_many
-from pellucid.runs import ClassifierRun, Run
+from pellucid.ready.model import Pictures, ReadyModel, is_many
+from pellucid.runs import ClassifierRun, Run, RunFolder
 
 
 class Prediction(NamedTuple):
@@ -50,11 +51,14 @@ class ReadyClassifier(ReadyModel):
         config: ViTConfig = model.config if looks is None else looks  # pyright: ignore
         super().__init__(model, config, name=name, run=run)
         self.labels = self.looks.names
+        self.held_out: HeldOut = {}  # by the run that it came from
 
     @classmethod
     def assemble(cls, module: ViT, folder: Path, *, name: str = "", run: Run | None = None) -> Self:
         assert run is None or isinstance(run, ClassifierRun)
-        return cls(module, None if run is None else run.model, name=name, run=run)
+        ready = cls(module, None if run is None else run.model, name=name, run=run)
+        ready.held_out = {} if run is None else RunFolder(folder).held_out()
+        return ready
 
     def predict(self, pictures: Pictures, top: int = 5) -> Any:
         """The likeliest classes of a picture, `[Prediction, …]`, or for several a list of those."""
@@ -90,21 +94,31 @@ class ReadyClassifier(ReadyModel):
         return explain(self.transformer, self.read(picture)[0], method, target=self.target(target), **how)
 
     def evaluate(
-        self, data: Any, split: str = "test", *, path: str | None = None, batch: int = 500
+        self,
+        data: Any,
+        split: str = "test",
+        *,
+        path: str | None = None,
+        batch: int = 500,
+        classes: Mapping[str, str] | None = None,
+        tolerated: float = TOLERATED,
     ) -> ClassificationReport:
         """How often it is right, class by class, on images by name (`cifar10`, `folder:PATH`, …), or on any dataset.
 
-        Of the data that a run was trained on, its validation images are those that it held out.
+        split: "train", "validation", "test" or "all". A run knows the data that it was trained on by its images: of
+        those, its validation and test images are the ones that it held out.
+        classes: what the model calls classes that the data has other names for, as {"robin": "bird"}.
+        tolerated: the share of images that may be unreadable.
         """
         if isinstance(data, (str, DataConfig)):
-            images = choose_split(data, self._load(data, path, split), split)
+            images = load_split(self._data(data, path, tolerated), split, self.held_out)
         else:
             images = data if hasattr(data, "labels") else as_image_set(data, size=self.reader.size)
         if images.shape[0] != self.reader.channels:
             raise ValueError(
                 f"the images have {images.shape[0]} channels and the model was trained on {self.reader.channels}"
             )
-        labels = relabel(images, self.looks.labels, self.looks.classes)
+        labels = relabel(images, self.looks.labels, self.looks.classes, classes)
         how = {"device": self.device, "batch": batch, "names": self.labels}
         return evaluate_classifier(self.model, images, self.reader.normalise, labels=labels, **how)
 
@@ -114,14 +128,14 @@ class ReadyClassifier(ReadyModel):
             target = int(target)
         return target_of(target, self.labels)
 
-    def _load(self, data: str | DataConfig, path: str | None, split: str) -> Any:
+    def _data(self, data: str | DataConfig, path: str | None, tolerated: float) -> DataConfig:
+        """What is to be loaded; of a set of arrays that it was trained on, with as many held out."""
         if isinstance(data, DataConfig):
-            return load_images(data)
-        config = DataConfig(data, path=path, size=self.reader.size)
+            return data
         trained_on = self.run.data if isinstance(self.run, ClassifierRun) else None
-        if split != "test" and trained_on is not None and trained_on.name == data:
-            config = replace(config, held_out=trained_on.held_out)
-        return load_images(config)
+        same = trained_on is not None and not self.held_out and trained_on.name == data
+        held_out = trained_on.held_out if trained_on is not None and same else 0
+        return DataConfig(data, path=path, size=self.reader.size, held_out=held_out, tolerated=tolerated)
 
     @property
     def transformer(self) -> ViT:

@@ -7,8 +7,8 @@ import torch
 from torch import nn
 
 from pellucid import hub
-from pellucid.config import from_json, read_json
-from pellucid.models.pretrained import CONFIG, WEIGHTS, Pretrained, load_strictly, read_weights
+from pellucid.config import brief, from_json, read_json
+from pellucid.models.pretrained import CONFIG, WEIGHTS, Pretrained, build, load_strictly, read_shapes, read_weights
 from pellucid.ready.captioner import ReadyCaptioner
 from pellucid.ready.classifier import ReadyClassifier
 from pellucid.ready.model import ReadyModel
@@ -43,11 +43,12 @@ def load(source: str | Path, *, device: torch.device | str = "cpu", module: nn.M
     kind = next((kind for kind in KINDS if kind.module_class.__name__ == said), None)
     if kind is None:
         known = " or a ".join(kind.module_class.__name__ for kind in KINDS)
-        raise ValueError(f"{folder / CONFIG} describes a {said}; expected a {known}")
-    built = _build(kind.module_class, config, folder / CONFIG)
-    if not (folder / WEIGHTS).is_file():
+        raise ValueError(f"{folder / CONFIG} describes a {brief(said)}; expected a {known}")
+    described, weights = _describe(kind.module_class, config, folder / CONFIG), folder / WEIGHTS
+    if not weights.is_file():
         raise ValueError(f"{folder} holds no {WEIGHTS}; expected it beside {CONFIG}")
-    load_strictly(built, read_weights(folder / WEIGHTS), folder / WEIGHTS)
+    built = build(kind.module_class, described, read_shapes(weights), weights)
+    load_strictly(built, read_weights(weights), weights)
     return kind.assemble(built, folder, name=name).to(device)
 
 
@@ -75,8 +76,11 @@ def load_checkpoint(
     if isinstance(run, ClassifierRun) and run.module is not None and module is None:
         raise ValueError(f"{folder} trained a module of one's own, a {run.module}; give one: load(…, module=…)")
     kind = next(kind for kind in KINDS if kind.kind == run.kind)
-    filled: Any = kind.module_class(run.model) if module is None else module  # pyright: ignore[reportCallIssue]
-    checkpoints.fill_module(filled, checkpoint or RunFolder(folder).weights())
+    checkpoint = checkpoint or RunFolder(folder).weights()
+    filled: Any = module
+    if filled is None:
+        filled = build(kind.module_class, run.model, checkpoints.read_shapes(checkpoint, "model."), checkpoint)
+    checkpoints.fill_module(filled, checkpoint)
     return kind.assemble(filled, folder, name=name, run=run)
 
 
@@ -119,8 +123,8 @@ def find_folder(source: str | Path) -> Path:
     )
 
 
-def _build(module_class: type[Pretrained], config: Any, source: Path) -> Any:
+def _describe(module_class: type[Pretrained], config: Any, source: Path) -> Any:
     try:
-        return module_class(from_json(module_class.config_class, config))  # pyright: ignore[reportCallIssue]
+        return from_json(module_class.config_class, config)
     except ValueError as error:
         raise ValueError(f"{source}: {error}") from None

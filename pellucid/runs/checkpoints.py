@@ -15,11 +15,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from safetensors import SafetensorError, safe_open
-from torch import Tensor, nn
+from safetensors import SafetensorError
+from torch import Size, Tensor, nn
 
 from pellucid.config import from_json, parse_json
-from pellucid.models.pretrained import load_strictly
+from pellucid.models.pretrained import load_strictly, open_tensors
 from pellucid.runs import parts
 from pellucid.runs.checksum import Damaged, check_whole
 from pellucid.runs.log import whole_number
@@ -150,7 +150,7 @@ def read_facts(path: Path) -> dict[str, Any]:
     if path.is_dir():
         return parts.read_facts(path)
     try:
-        with safe_open(path, framework="pt") as file:
+        with open_tensors(path) as file:
             facts = parse_json(file.metadata()["facts"], "the text of its facts", allow_nan=True)
     except (SafetensorError, ValueError, KeyError, TypeError) as error:
         raise Damaged(path, error) from None
@@ -181,12 +181,24 @@ def fill_module(module: nn.Module, path: Path) -> None:
     load_strictly(module, weights, path)
 
 
+def read_shapes(path: Path, prefix: str) -> dict[str, Size]:
+    """The shapes of the tensors whose names begin with the prefix, without it; none of them is read."""
+    if path.is_dir():
+        return parts.read_shapes(path, prefix)
+    try:
+        with open_tensors(path) as file:
+            names = [name for name in file.keys() if name.startswith(prefix)]  # noqa: SIM118
+            return {name.removeprefix(prefix): Size(file.get_slice(name).get_shape()) for name in names}
+    except SafetensorError as error:
+        raise Damaged(path, error) from None
+
+
 def read_tensors(path: Path, prefix: str) -> dict[str, Tensor]:
     """The tensors whose names begin with the prefix, without it. The optimizers' memory is not read."""
     if path.is_dir():
         return parts.read_tensors(path, prefix)
     try:
-        with safe_open(path, framework="pt") as file:
+        with open_tensors(path) as file:
             names = [name for name in file.keys() if name.startswith(prefix)]  # noqa: SIM118
             return {name.removeprefix(prefix): file.get_tensor(name) for name in names}
     except SafetensorError as error:

@@ -25,7 +25,11 @@ class Damaged(ValueError):
     """A checkpoint that isn't what was written."""
 
     def __init__(self, path: Path, why: Any):
-        super().__init__(f"{path} is damaged or no checkpoint ({why})")
+        super().__init__(f"{path} is damaged or no checkpoint ({str(why)[:300]})")
+        self.path, self.why = path, str(why)
+
+    def __reduce__(self) -> tuple[type["Damaged"], tuple[Path, str]]:
+        return type(self), (self.path, self.why)  # so that it can be raised in another process
 
 
 def write_checksum(path: Path) -> None:
@@ -90,8 +94,10 @@ def _sum(file: BinaryIO, place: int) -> bytes:
 def _is_earlier(head: bytes) -> bool:
     """Whether a file without a checksum never had one. If its head can't be read, whoever reads it says why."""
     try:
-        facts = parse_json(head if head.startswith(b"{") else head[8:], "the head", allow_nan=True)
-        facts = facts.get("__metadata__", facts)
+        if head.startswith(b"{"):
+            facts = parse_json(head, "the head", allow_nan=True)
+        else:
+            facts = parse_json(head[8:], "the head", allow_nan=True).get("__metadata__", {})
         return facts.keys() <= EARLIER
     except (ValueError, AttributeError):
         return True

@@ -22,6 +22,9 @@ from pellucid.runs.log import Log, read_lines
 
 CONFIG, PLAN, LOG = "config.json", "plan.json", "log.jsonl"
 ENVIRONMENT, TOKENIZER = "environment.json", "tokenizer.json"
+HELD_OUT = (
+    "held_out.json"  # images by split that the run isn't trained on, where its source doesn't say: see data/division
+)
 SECOND_STAGE = "critical"  # folder of a run in a run, which goes on from the weights of the first
 
 log = logging.getLogger("pellucid")
@@ -91,6 +94,11 @@ class RunFolder:
     def keep_plan(self, plan: Plan) -> None:
         write_json(self.plan_file, to_json(plan))
 
+    def held_out(self) -> dict[str, dict[str, int]]:
+        """By split: the names of the images that were held out, and their sizes in bytes. Older runs don't say."""
+        path = self.path / HELD_OUT
+        return self._read(path, _check_held_out) if path.is_file() else {}
+
     def _read(self, path: Path, make: Callable[[Any], Any]) -> Any:
         data = read_json(path)
         try:
@@ -140,6 +148,14 @@ class RunFolder:
         if odd:
             lines = "a line that tells" if odd == 1 else f"{odd} lines that tell"
             log.warning("%s has %s of no step and no evaluation; left out", self.log_file, lines)
+
+
+def _check_held_out(data: Any) -> dict[str, dict[str, int]]:
+    objects = [data, *(data.values() if isinstance(data, dict) else [])]
+    sizes = (size for names in objects[1:] if isinstance(names, dict) for size in names.values())
+    if not all(isinstance(each, dict) for each in objects) or not all(type(size) is int for size in sizes):
+        raise ValueError("it is no object of splits, each with the names of images and their sizes in bytes")
+    return data
 
 
 def is_run(config: Any) -> bool:

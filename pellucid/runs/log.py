@@ -3,12 +3,13 @@
 A line that is neither (somebody's note, what a failing disk left) is left out and counted: it stops nobody.
 """
 
-import json
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
+
+from pellucid.config import parse_json
 
 LONGEST = 1 << 16  # bytes of a line; ours have some hundreds
 LARGEST = 1 << 53  # of a step or an epoch: beyond, not every whole number is a float
@@ -84,8 +85,8 @@ def parse_line(text: bytes) -> Step | Evaluation | None:
     True
     """
     try:
-        line = json.loads(text)
-    except (ValueError, RecursionError):
+        line = parse_json(text, "the line", allow_nan=True)
+    except ValueError:
         return None
     if not isinstance(line, dict):
         return None

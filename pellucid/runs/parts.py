@@ -15,6 +15,7 @@ from safetensors import SafetensorError
 from torch import Tensor
 
 from pellucid.config import read_json
+from pellucid.models.pretrained import open_tensors
 from pellucid.runs.checksum import FIELD, Damaged, check_whole, sum_file
 
 FACTS = "facts.json"  # written last: without it the folder doesn't count
@@ -58,10 +59,21 @@ def read_tensors(folder: Path, prefix: str) -> dict[str, Tensor]:
     return {name.removeprefix(prefix): tensor for name, tensor in tensors.items()}
 
 
+def read_shapes(folder: Path, prefix: str) -> dict[str, torch.Size]:
+    """The shapes of the tensors whose names begin with the prefix, without it."""
+    check_sizes(folder, read_facts(folder).get("files", {}))
+    with translate_failures(lambda error: Damaged(folder, error)):
+        saved = open_parts(folder)[1]
+    return {name.removeprefix(prefix): each.size for name, each in saved.items() if name.startswith(prefix)}
+
+
 def open_parts(folder: Path) -> tuple[Any, dict[str, Any]]:
     """PyTorch's reader of the folder, and the size and type of every tensor by its name."""
     from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader
 
+    for part in folder.glob("*.safetensors"):
+        with open_tensors(part):  # PyTorch's reader believes what a header says of its length
+            pass
     reader = HuggingFaceStorageReader(str(folder))
     return reader, dict(reader.read_metadata().state_dict_metadata)
 

@@ -1,44 +1,38 @@
 """The part of the API that runs the lab's experiments, within bounds that no request can hold the server up in."""
 
-import asyncio
 import inspect
+import logging
 import re
-from functools import cache
+from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Request
 from fastapi import Query as InQuery
-from fastapi.exceptions import RequestValidationError
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
+from pydantic import BaseModel, ConfigDict, Field, create_model
 
 from pellucid.lab import EXPERIMENTS, Experiment
-from pellucid.lab.frame import FROM_ZERO
 from pellucid.lab.ledger import describe_experiment
 from pellucid.serve import schemas
-from pellucid.serve.problems import Problem, documented
-from pellucid.serve.uploads import Door
-from pellucid.serve.worker import Worker
+from pellucid.serve.doors import Door, while_there
+from pellucid.serve.killable import KillableWorker
+from pellucid.serve.problems import Problem, documented, shorten
+from pellucid.serve.shared import Shared
+
+log = logging.getLogger("pellucid.serve")
 
 COUNTS = 2  # times its default that a count may be: what an experiment costs can grow as the cube of it
 NUMBERS = 4  # times for other numbers, which cost nothing
 SEEDS = 999
 # These train, look through many pictures or measure time: they run as they are, and once.
 LONG = frozenset({"scaling", "leaking", "depth", "exposure", "reversed", "cost", "itself", "heads", "interpolation"})
-KEPT = 64  # answers
-PARAMETERS = {
-    "name": "parameters",
-    "in": "query",
-    "style": "form",
-    "explode": True,
-    "description": "Numbers by name, as /api/lab lists them with their bounds: /api/lab/graph?nodes=6&radius=1.",
-    "schema": {"type": "object", "additionalProperties": {"type": "number"}},
-}
+
+Page = dict[str, Any]
 
 
-def experiments(door: Door, worker: Worker) -> APIRouter:
-    """The routes. The worker is the lab's own: pictures don't wait for experiments."""
+def experiments(door: Door, worker: KillableWorker, pages: Shared[Page], seconds: float) -> APIRouter:
+    """The routes: one for each experiment, for each has its own parameters. Pages are kept and shared by who asks."""
     routes = APIRouter(tags=["lab"])
-    kept: dict[tuple[str, Any], dict[str, Any]] = {}  # the oldest first
 
     @routes.get("/lab")
     async def list_experiments(_: Annotated[schemas.Nothing, InQuery()]) -> list[schemas.ExperimentSummary]:
@@ -49,50 +43,49 @@ def experiments(door: Door, worker: Worker) -> APIRouter:
             for one in EXPERIMENTS.values()
         ]
 
-    @routes.get("/lab/{name}", responses=documented(404, 503), openapi_extra={"parameters": [PARAMETERS]})
-    async def run_experiment(request: Request, name: Annotated[str, Path()]) -> schemas.ExperimentPage:
-        """Run one, and tell what came out: numbers, panels to be drawn, and verdicts."""
-        one = EXPERIMENTS.get(name)
-        if one is None:
-            raise Problem(404, f"no experiment is called {name[:80]!r}; /api/lab lists them")
-        parameters = read_parameters(one, dict(request.query_params))
-        async with door.entered():
-            try:
-                page = await asyncio.wrap_future(worker.submit(name, answer, (one, parameters)))
-            except ValueError as error:
-                raise Problem(422, str(error)) from None
+    async def run(request: Request, one: Experiment, changes: Page) -> schemas.ExperimentPage:
+        async def work() -> Page:
+            return await door.through(request, partial(worker.run, run_page, one.name, changes))
+
+        try:
+            page = await while_there(request, pages.get((one.name, one.parameters(**changes)), work), seconds)
+        except ValueError as error:
+            raise Problem(422, str(error)) from None
         return schemas.ExperimentPage(**page)
 
-    def answer(requests: list[tuple[Experiment, Any]]) -> list[dict[str, Any]]:
-        """Kept here, and not by who asks: they may have gone when a long experiment ends, and come again."""
-        pages = []
-        for one, parameters in requests:
-            key = (one.name, parameters)
-            kept[key] = kept.pop(key, None) or run_page(one, parameters)
-            if len(kept) > KEPT:
-                del kept[next(iter(kept))]
-            pages.append(kept[key])
-        return pages
+    for one in EXPERIMENTS.values():
+        routes.get(f"/lab/{one.name}", name=f"run_{one.name}", description=one.statement, responses=documented(503))(
+            _endpoint(one, run)
+        )
+
+    @routes.get("/lab/{name}", include_in_schema=False)
+    async def unknown(name: Annotated[str, Path()]) -> None:
+        raise Problem(404, f"no experiment is called {shorten(name)}; /api/lab lists them")
 
     return routes
 
 
-def run_page(one: Experiment, parameters: Any) -> dict[str, Any]:
+def _endpoint(one: Experiment, run: Callable[[Request, Experiment, Page], Awaitable[schemas.ExperimentPage]]) -> Any:
+    """What answers at the address of one experiment."""
+
+    async def endpoint(request: Request, changes: Any) -> schemas.ExperimentPage:
+        return await run(request, one, changes.model_dump())
+
+    endpoint.__annotations__["changes"] = Annotated[query_model(one), InQuery()]
+    return endpoint
+
+
+def run_page(name: str, changes: dict[str, Any]) -> Page:
     """The page of one run; or one sentence, where parameters within their bounds don't go together."""
+    one = EXPERIMENTS[name]
+    parameters = one.parameters(**changes)
     try:
         return describe_experiment(one, parameters, one(parameters))
-    except (ArithmeticError, AssertionError, IndexError, RuntimeError, ValueError) as error:
-        reason = str(error).partition("\n")[0]
-        raise ValueError(f"{one.name} can't run with these parameters: {reason}") from error
-
-
-def read_parameters(one: Experiment, query: dict[str, str]) -> Any:
-    """The experiment's parameters, with those that are given changed; refused as any other query is."""
-    try:
-        changes = _query_model(one).model_validate(query).model_dump()
-    except ValidationError as error:
-        raise RequestValidationError(error.errors()) from None
-    return one.parameters(**changes)
+    except ValueError as error:
+        raise ValueError(f"{name} can't run with these parameters: {error}") from error
+    except (ArithmeticError, AssertionError, IndexError, RuntimeError) as error:  # PyTorch's words help nobody here
+        log.warning("%s%r: %s", name, parameters, error)
+        raise ValueError(f"{name} can't run with these parameters; choose some nearer to its own") from error
 
 
 def changeable(one: Experiment) -> tuple[schemas.Parameter, ...]:
@@ -108,21 +101,24 @@ def changeable(one: Experiment) -> tuple[schemas.Parameter, ...]:
         whole = isinstance(default, int)
         if not isinstance(default, int | float):
             continue
-        high = SEEDS if name == "seed" else (COUNTS if whole else NUMBERS) * default
-        low = 1 if whole and name not in FROM_ZERO else 0
+        least, most = one.bounds_of(name, default)
+        low = max(0, least)
+        high = min(most, SEEDS if name == "seed" else (COUNTS if whole else NUMBERS) * default)
         # Widths are split into heads and pairs: their halves can be.
-        step = high / 100 if not whole else default // 2 if name.endswith("width") else 1
+        step = (high - low) / 100 if not whole else default // 2 if name.endswith("width") else 1
         bounds = {"default": default, "low": low, "high": high, "step": step}
         parameters.append(schemas.Parameter(name=name, about=about[name], whole=whole, **bounds))
     return tuple(parameters)
 
 
-@cache
-def _query_model(one: Experiment) -> type[BaseModel]:
+def query_model(one: Experiment) -> type[BaseModel]:
     """What may stand in the address, as a type."""
     fields: dict[str, Any] = {
         each.name: (
-            Annotated[int if each.whole else float, Field(ge=each.low, le=each.high, allow_inf_nan=False)],
+            Annotated[
+                int if each.whole else float,
+                Field(ge=each.low, le=each.high, allow_inf_nan=False, description=each.about),
+            ],
             getattr(one.parameters(), each.name),
         )
         for each in changeable(one)

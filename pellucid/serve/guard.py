@@ -13,7 +13,8 @@ from starlette.requests import ClientDisconnect, cookie_parser
 from starlette.responses import RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from pellucid.serve.problems import UNEXPECTED, refused
+from pellucid.serve.callers import is_address
+from pellucid.serve.problems import UNEXPECTED, refused, shorten
 
 log = logging.getLogger("pellucid.serve")
 
@@ -29,6 +30,9 @@ HEADERS = {
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cache-Control": "no-store",
 }
+OPEN = "/healthz"
+ELSEWHERE = ("cross-site", "same-site")  # the latter are other ports and subdomains
+PAGE = "/"
 LOCKED = "this page needs its token: open the address that pellucid serve has printed"
 
 
@@ -36,7 +40,8 @@ class Guard:
     """ASGI middleware around everything else.
 
     Host: an address in numbers, or one of `names`. A page elsewhere that gives its name our address (DNS rebinding)
-    still sends its own name. Origin: our own, where a browser says it. Token: where there is one, it is asked for.
+    still sends its own name. Origin: our own, where a browser says it. Sec-Fetch-Site: other sites may lead to the
+    page, and ask for nothing else. Token: where there is one, it is asked for, everywhere but at OPEN.
     """
 
     def __init__(self, app: ASGIApp, *, names: Iterable[str] = (), token: str | None = None):
@@ -63,7 +68,7 @@ class Guard:
         except ClientDisconnect:  # nobody is left to be answered
             pass
         except Exception:
-            log.exception("%s %s", scope["method"], scope["path"])
+            log.exception("%s %s", shorten(scope["method"], quote=str), shorten(scope["path"]))
             if not begun:
                 await refused(500, UNEXPECTED)(scope, receive, dressed)
 
@@ -76,9 +81,11 @@ class Guard:
         origin = headers.get("origin")
         if origin is not None and origin.partition("://")[2].lower() != host.lower():
             return refused(403, "requests from pages of another origin are refused")
-        if self.token is None:
+        at_the_door = scope["path"] == PAGE and scope["method"] == "GET"
+        if headers.get("sec-fetch-site") in ELSEWHERE and not (at_the_door and _is_navigation(headers)):
+            return refused(403, "requests from pages of another site are refused")
+        if self.token is None or scope["path"] == OPEN:
             return None
-        at_the_door = scope["path"] == "/" and scope["method"] == "GET"
         given = parse_qs(scope["query_string"].decode("latin-1")).get("token", [""])[0]
         if at_the_door and self._is_token(given):
             entered = RedirectResponse("/", 303)  # the token leaves the address, and with it the history
@@ -95,7 +102,7 @@ class Guard:
         if match is None:
             return False
         name = match["name"].lower()
-        return name in self.names or _is_address(name.strip("[]"))
+        return name in self.names or is_address(name.strip("[]"))
 
     def _knows(self, headers: Headers) -> bool:
         kind, _, given = headers.get("authorization", "").partition(" ")
@@ -120,7 +127,7 @@ def is_loopback(host: str) -> bool:
     >>> [is_loopback(host) for host in ("localhost", "127.0.0.1", "::1", "0.0.0.0", "example.org")]
     [True, True, True, False, False]
     """
-    return host == "localhost" or (_is_address(host) and ipaddress.ip_address(host).is_loopback)
+    return host == "localhost" or (is_address(host) and ipaddress.ip_address(host).is_loopback)
 
 
 def check_token(token: str | None, host: str) -> None:
@@ -134,9 +141,6 @@ def check_token(token: str | None, host: str) -> None:
         raise ValueError("the token is too short or has other characters; expected 16…200 letters, digits, - or _")
 
 
-def _is_address(text: str) -> bool:
-    try:
-        ipaddress.ip_address(text)
-    except ValueError:
-        return False
-    return True
+def _is_navigation(headers: Headers) -> bool:
+    """Whether a person follows a link, in a window of its own: no frame, image or script."""
+    return headers.get("sec-fetch-mode") == "navigate" and headers.get("sec-fetch-dest") == "document"

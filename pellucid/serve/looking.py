@@ -1,6 +1,5 @@
 """The part of the API that looks at pictures: models, samples, classes, captions and traces."""
 
-import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -10,17 +9,16 @@ from fastapi import APIRouter, Path, Query, Request, Response
 
 from pellucid.ready import ReadyCaptioner, ReadyClassifier, ReadyModel
 from pellucid.serve import schemas
-from pellucid.serve.limits import Limits
-from pellucid.serve.problems import Problem, documented
+from pellucid.serve.desk import Desk
+from pellucid.serve.doors import Door
+from pellucid.serve.problems import Problem, documented, shorten
 from pellucid.serve.samples import samples
 from pellucid.serve.served import describe_model
-from pellucid.serve.uploads import Door
-from pellucid.serve.worker import Worker
 from pellucid.views.bundle import to_bytes
 
 PICTURE = {
     "required": True,
-    "description": "The file of a picture as it is, in any format that Pillow reads: "
+    "description": "The file of a picture as it is, PNG, JPEG, WebP, GIF, BMP, TIFF, PPM or AVIF: "
     "curl --data-binary @photo.jpg 'http://127.0.0.1:8000/api/classify?model=vit-cifar10'.",
     "content": {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}},
 }
@@ -32,57 +30,55 @@ BUNDLE = {200: {"description": "A trace, as docs/trace.md describes it.", "conte
 
 
 @dataclass(frozen=True)
-class Desk:
-    """Where a picture is handed in: through the door, to the worker that holds the models, and back with an answer."""
+class Models:
+    """The models by name, and the way through one of them."""
 
     models: Mapping[str, ReadyModel]
+    desk: Desk
     door: Door
-    worker: Worker
-    limits: Limits
 
-    def model(self, name: str, kind: type[ReadyModel] = ReadyModel) -> Any:
+    def of(self, name: str, kind: type[ReadyModel] = ReadyModel) -> Any:
         """The model of this name and kind; or where to ask it instead."""
         if name not in self.models:
-            raise Problem(404, f"no model is called {name!r}; there are: {', '.join(self.models) or 'none'}")
+            raise Problem(404, f"no model is called {shorten(name)}; there are: {', '.join(self.models) or 'none'}")
         model = self.models[name]
         if not isinstance(model, kind):
             other = "/api/caption" if isinstance(model, ReadyCaptioner) else "/api/classify"
             raise Problem(422, f"{name} is a {model.kind}; ask it at {other}")
         return model
 
-    async def answer(
-        self, request: Request, model: ReadyModel, key: tuple[Any, ...], run: Any, together: int = 1
-    ) -> Any:
-        """What `run` makes of the request's picture, in one batch with others of the same model and key."""
-        read = partial(model.reader.read, max_pixels=self.limits.pixels, name="the picture")
-        async with self.door.entered():
-            picture = await self.door.picture(request, read)
-            return await asyncio.wrap_future(self.worker.submit((id(model), *key), run, picture, together=together))
+    async def look(self, request: Request, model: ReadyModel, way: tuple[Any, ...], run: Any, together: int = 1) -> Any:
+        """What `run` makes of the request's picture, in one batch with others that go the same way."""
+
+        async def look(data: bytes) -> Any:
+            return await self.desk.ask(model, way, run, await self.desk.decode(model, data), together)
+
+        return await self.desk.answer(request, self.door, look)
 
 
-def looking(models: Mapping[str, ReadyModel], door: Door, worker: Worker, limits: Limits) -> APIRouter:
+def looking(served: Mapping[str, ReadyModel], desk: Desk, door: Door) -> APIRouter:
     """The routes, around these models."""
     routes = APIRouter(tags=["look"])
-    desk = Desk(models, door, worker, limits)
-    add_listings(routes, models)
+    models, batch = Models(served, desk, door), desk.limits.batch
+    add_listings(routes, served)
 
     @routes.post("/classify", **ABOUT_PICTURES)
     async def classify(request: Request, query: Annotated[schemas.ClassifyQuery, Query()]) -> schemas.Classes:
         """The likeliest classes of a picture."""
-        model: ReadyClassifier = desk.model(query.model, ReadyClassifier)
+        model: ReadyClassifier = models.of(query.model, ReadyClassifier)
         run = partial(model.predict, top=len(model.labels))  # all, so that requests for more and for fewer go together
-        best = await desk.answer(request, model, ("classify",), run, limits.batch)
+        best = await models.look(request, model, ("classify",), run, batch)
         classes = [schemas.Class(label=label, probability=share) for label, share in best[: query.top]]
         return schemas.Classes(model=model.name, classes=classes)
 
     @routes.post("/caption", **ABOUT_PICTURES)
     async def caption(request: Request, query: Annotated[schemas.CaptionQuery, Query()]) -> schemas.Captions:
         """What a captioner says of a picture."""
-        model: ReadyCaptioner = desk.model(query.model, ReadyCaptioner)
+        model: ReadyCaptioner = models.of(query.model, ReadyCaptioner)
         if query.n_best > query.beam:
             raise Problem(422, f"n_best is {query.n_best}; expected 1…{query.beam}, at most as many as the beam")
         run = partial(model.caption, beam=query.beam, n_best=query.n_best)
-        captions = await desk.answer(request, model, ("caption", query.beam, query.n_best), run, limits.batch)
+        captions = await models.look(request, model, ("caption", query.beam, query.n_best), run, batch)
         return schemas.Captions(
             model=model.name, captions=[schemas.OneCaption(**caption.to_json()) for caption in captions]
         )
@@ -95,13 +91,13 @@ def looking(models: Mapping[str, ReadyModel], door: Door, worker: Worker, limits
     )
     async def trace(request: Request, query: Annotated[schemas.TraceQuery, Query()]) -> Response:
         """All that the attention follows from as the model looks at a picture: a file for the viewer."""
-        model: ReadyModel = desk.model(query.model)
+        model: ReadyModel = models.of(query.model)
         how = {}
         if query.target is not None:
             if query.target not in model.labels:
-                raise Problem(422, f"target is {query.target!r}; expected a class that {model.name} knows")
+                raise Problem(422, f"target is {shorten(query.target)}; expected a class that {model.name} knows")
             how = {"target": query.target}
-        bundle = await desk.answer(request, model, ("trace",), partial(trace_all, model, **how))
+        bundle = await models.look(request, model, ("trace",), partial(trace_all, model, **how))
         return Response(bundle, media_type="application/octet-stream")
 
     return routes
@@ -117,7 +113,7 @@ def add_listings(routes: APIRouter, models: Mapping[str, ReadyModel]) -> None:
 
     @routes.get("/models")
     async def list_models(_: Annotated[schemas.Nothing, Query()]) -> list[schemas.ModelEntry]:
-        """The models that can be query."""
+        """The models that can be asked."""
         return [schemas.ModelEntry(**describe_model(model)) for model in models.values()]
 
     @routes.get("/samples")
@@ -134,5 +130,5 @@ def add_listings(routes: APIRouter, models: Mapping[str, ReadyModel]) -> None:
         """One of them, as a file."""
         chosen = samples().get(name)
         if chosen is None:
-            raise Problem(404, f"no sample is called {name!r}; there are: {', '.join(samples())}")
+            raise Problem(404, f"no sample is called {shorten(name)}; there are: {', '.join(samples())}")
         return Response(chosen.data, media_type=chosen.type)

@@ -5,7 +5,7 @@ from pathlib import Path
 from fastapi import APIRouter, Request, Response
 
 from pellucid import views
-from pellucid.serve.problems import Problem
+from pellucid.serve.problems import Problem, shorten
 
 PAGE = Path(__file__).parent / "page"
 VIEWER = Path(views.__file__).parent / "viewer"
@@ -37,7 +37,7 @@ def pages() -> APIRouter:
     async def part(request: Request, name: str) -> Response:
         file = files.get(request.url.path.removeprefix("/"))
         if file is None:
-            raise Problem(404, f"the page has no part {name[:80]!r}")
+            raise Problem(404, f"the page has no part {shorten(name)}")
         return Response(file[0], media_type=file[1], headers={"Cache-Control": "no-cache"})
 
     return routes

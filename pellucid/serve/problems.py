@@ -1,5 +1,6 @@
 """Everything that goes wrong is one JSON object, {"error": "one clear sentence"}; tracebacks stay in the log."""
 
+from collections.abc import Callable
 from typing import Any
 
 from fastapi import FastAPI, Request
@@ -9,11 +10,13 @@ from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 
 RETRY_AFTER = 1  # second
+ECHO = 80  # characters of what was asked that an answer repeats
+LONGEST = 400  # characters of a sentence
 UNEXPECTED = "something went wrong inside the server; its log says what"
 MEANINGS = {
     400: "The Host header is missing, or names a host that this server is not.",
     401: "The token is missing or wrong.",
-    403: "The request comes from a page of another origin.",
+    403: "The request comes from a page of another origin or site.",
     404: "There is nothing of that name.",
     405: "The address is there, but not for this method.",
     413: "The picture's file is larger than the limit.",
@@ -46,7 +49,16 @@ def refused(status: int, sentence: str, headers: dict[str, str] | None = None) -
         extra["Retry-After"] = str(RETRY_AFTER)
     if status == 401:
         extra["WWW-Authenticate"] = "Bearer"
-    return JSONResponse({"error": " ".join(sentence.split())}, status, extra)
+    return JSONResponse({"error": shorten(" ".join(sentence.split()), LONGEST, str)}, status, extra)
+
+
+def shorten(text: str, most: int = ECHO, quote: Callable[[str], str] = repr) -> str:
+    """What was asked, as an answer repeats it: quoted, and of so many characters at most.
+
+    >>> shorten("graph"), shorten("x" * 50_000, 8)
+    ("'graph'", "'xxxxxxx…'")
+    """
+    return quote(text if len(text) <= most else text[: most - 1] + "…")
 
 
 def documented(*codes: int) -> dict[int | str, dict[str, Any]]:
@@ -73,7 +85,8 @@ def install(app: FastAPI) -> None:
 
     @app.exception_handler(HTTPException)
     async def http(request: Request, error: HTTPException) -> JSONResponse:
-        said = {404: f"there is nothing at {request.url.path}", 405: f"{request.method} is not for {request.url.path}"}
+        path, method = shorten(request.url.path, quote=str), shorten(request.method, quote=str)
+        said = {404: f"there is nothing at {path}", 405: f"{method} is not for {path}"}
         return refused(error.status_code, said.get(error.status_code, str(error.detail)), dict(error.headers or {}))
 
     @app.exception_handler(RequestValidationError)
@@ -83,10 +96,10 @@ def install(app: FastAPI) -> None:
 
 def _describe_error(error: dict[str, Any]) -> str:
     """One of pydantic's findings: which parameter, what came, what was expected."""
-    name = str(error["loc"][-1]) if error["loc"] else "the request"
+    name = shorten(str(error["loc"][-1]), quote=str) if error["loc"] else "the request"
     if error["type"] == "missing":
         return f"{name} is missing"
     if error["type"] == "extra_forbidden":
         return f"there is no parameter {name}"
     said = str(error["msg"])
-    return f"{name} is {str(error.get('input'))[:80]!r}; {said[:1].lower()}{said[1:]}"
+    return f"{name} is {shorten(str(error.get('input')))}; {said[:1].lower()}{said[1:]}"

@@ -4,7 +4,6 @@ A name in a request is only ever compared with the names of a listing; no path i
 folder by a link isn't there.
 """
 
-import json
 import math
 import threading
 import time
@@ -12,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from pellucid.config import finite
+from pellucid.config import finite, read_json
 from pellucid.runs import Checkpoint, RunFolder
 from pellucid.runs.folder import SECOND_STAGE, kind_of_run
 from pellucid.runs.log import Log, Step, whole_number
@@ -110,8 +109,8 @@ class Runs:
         if not self._is_inside(path) or not path.is_file() or path.stat().st_size > LARGEST:
             return {}
         try:
-            data = finite(json.loads(path.read_text(encoding="utf-8")))
-        except (ValueError, RecursionError, OSError):
+            data = finite(read_json(path, most_bytes=LARGEST, allow_nan=True))
+        except (ValueError, OSError):
             return {}
         return data if isinstance(data, dict) else {}
 

@@ -62,7 +62,7 @@ class Bounds(BaseModel):
 class ServerHealth(BaseModel):
     status: Literal["ready"]
     version: str
-    requests: Annotated[int, Field(description="Pictures in the house at this moment.")]
+    requests: Annotated[int, Field(description="Pictures that are arriving, waiting or looked at at this moment.")]
     limits: Bounds
 
 

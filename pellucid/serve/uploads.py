@@ -1,72 +1,69 @@
-"""From the body of a request to bytes in memory: bounded while they arrive, by file, by number and altogether."""
+"""From the body of a request to bytes in memory: bounded while they arrive, by file, number, time and altogether."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager
-from typing import TypeVar
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 
 from fastapi import Request
 
+from pellucid.serve.callers import Callers, household
+from pellucid.serve.doors import FULL
 from pellucid.serve.limits import Limits
 from pellucid.serve.problems import Problem
 
-T = TypeVar("T")
-DECODERS = 2  # pictures decoded at a time: each may take several times its pixels' memory
-FULL = "the server is full; try again in a moment"
 
+class Uploads:
+    """The pictures that are on their way. They take no room's slots: who sends slowly keeps nobody else out."""
 
-class Door:
-    """Lets in as many requests as there is room for, each for a limited time."""
-
-    def __init__(self, limits: Limits):
-        self.limits = limits
-        self.inside = 0
-        self.held = 0
-        self.decoders = ThreadPoolExecutor(DECODERS, "pellucid pictures")
+    def __init__(self, limits: Limits, callers: Callers):
+        self.limits, self.callers = limits, callers
+        self.arriving: Counter[str] = Counter()  # by caller
+        self.held = 0  # bytes
 
     @asynccontextmanager
-    async def entered(self) -> AsyncIterator[None]:
-        """The time of one request inside; refused when the house is full or the time is over."""
-        if self.inside >= self.limits.requests:
-            raise Problem(503, FULL)
-        self.inside += 1
-        try:
-            async with asyncio.timeout(self.limits.seconds):
-                yield
-        except TimeoutError:
-            raise Problem(503, f"the answer took longer than {self.limits.seconds:g} s; try again") from None
-        finally:
-            self.inside -= 1
-
-    async def picture(self, request: Request, read: Callable[[bytes], T]) -> T:
-        """The picture in the request's body, as `read` makes it out; its bytes are let go with that."""
+    async def received(self, request: Request) -> AsyncIterator[bytes]:
+        """The bytes of the request's picture, which count as held for as long as they are used."""
         said = request.headers.get("content-length", "")
         if said.isdecimal() and int(said) > self.limits.bytes:
             raise self._too_large()
         parts: list[bytes] = []
         size = 0
         try:
-            async for part in request.stream():
-                size += len(part)
-                self.held += len(part)
-                parts.append(part)
-                if size > self.limits.bytes:
-                    raise self._too_large()
-                if self.held > self.limits.held:
-                    raise Problem(503, FULL)
-            return await self._decoded(b"".join(parts), read)
+            with self._counted(self.callers.caller(request.scope)):
+                try:
+                    async with asyncio.timeout(self.limits.upload):
+                        async for part in request.stream():
+                            size += len(part)
+                            self.held += len(part)
+                            parts.append(part)
+                            if size > self.limits.bytes:
+                                raise self._too_large()
+                            if self.held > self.limits.held:
+                                raise Problem(503, FULL)
+                except TimeoutError:
+                    raise self._too_slow() from None
+            yield b"".join(parts)
         finally:
             self.held -= size
 
-    async def _decoded(self, data: bytes, read: Callable[[bytes], T]) -> T:
+    @contextmanager
+    def _counted(self, address: str) -> Iterator[None]:
+        """The time in which it arrives."""
+        caller = household(address)
+        many = self.callers.is_bounded(address) and self.arriving[caller] >= self.limits.uploads_each
+        if many or self.arriving.total() >= self.limits.uploads:
+            raise Problem(503, FULL)
+        self.arriving[caller] += 1
         try:
-            return await asyncio.get_running_loop().run_in_executor(self.decoders, read, data)
-        except ValueError as error:
-            raise Problem(415, str(error)) from None
+            yield
+        finally:
+            self.arriving[caller] -= 1
+            if not self.arriving[caller]:
+                del self.arriving[caller]
 
     def _too_large(self) -> Problem:
         return Problem(413, f"the picture's file is larger than the limit of {self.limits.bytes:,} bytes; shrink it")
 
-    def close(self) -> None:
-        self.decoders.shutdown(wait=True, cancel_futures=True)
+    def _too_slow(self) -> Problem:
+        return Problem(503, f"the picture took longer than {self.limits.upload:g} s to arrive; try again")

@@ -22,7 +22,7 @@ class Job:
 
 
 class Worker:
-    """Takes the oldest job, waits a moment for others of its key, and runs them as one batch.
+    """Takes the oldest job, waits a moment for others of its key, and runs them as one batch. count: is told its size.
 
     >>> worker = Worker(gather=0.0)
     >>> worker.submit("double", lambda xs: [2 * x for x in xs], 21, together=8).result()
@@ -30,8 +30,8 @@ class Worker:
     >>> worker.close()
     """
 
-    def __init__(self, gather: float):
-        self.gather = gather
+    def __init__(self, gather: float, count: Callable[[int], None] = lambda _: None):
+        self.gather, self.count = gather, count
         self.row: list[Job] = []
         self.changed = threading.Condition()
         self.closed = False
@@ -60,6 +60,7 @@ class Worker:
             wanted = [job for job in batch if job.done.set_running_or_notify_cancel()]
             if not wanted:
                 continue
+            self.count(len(wanted))
             try:
                 results = list(zip(wanted, wanted[0].run([job.item for job in wanted]), strict=True))
             except Exception as error:  # told to those who asked; the thread lives on

@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
 from torch import Tensor, nn
 
 from pellucid.config import to_json
 from pellucid.files import replace_file, sync_named, write_text
-from pellucid.models.pretrained import write_weights
+from pellucid.models.pretrained import open_tensors, write_weights
 from pellucid.runs import parts
 from pellucid.runs.checkpoints import Checkpoints, Facts, read_state_facts, step_of
 from pellucid.runs.checksum import EMPTY, FIELD, Damaged, sum_file, write_checksum
@@ -159,7 +159,7 @@ def save_checkpoint(path: Path, tensors: dict[str, Tensor], facts: dict[str, Any
 def restore(path: Path, state: State) -> Facts:
     """One tensor after the other: a second copy of the whole state is never in memory."""
     try:
-        with safe_open(path, framework="pt") as file:
+        with open_tensors(path) as file:
             names: list[str] = list(file.keys())
             state.check({name: torch.Size(file.get_slice(name).get_shape()) for name in names}, path)
             own = state.tensors()

@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from pellucid.data.augment import augment
+from pellucid.data.division import HeldOut
 from pellucid.data.loader import Share
 from pellucid.data.sources import Splits, load_images, split_own, statistics
 from pellucid.evaluation.accuracy import evaluate_classifier
@@ -19,12 +20,12 @@ from pellucid.training.pictures import OnPictures, evaluated_on
 from pellucid.training.task import Metrics
 
 
-def resolve(run: ClassifierRun, data: Any = None) -> tuple[ClassifierRun, Splits]:
+def resolve(run: ClassifierRun, data: Any = None, kept: HeldOut | None = None) -> tuple[ClassifierRun, Splits]:
     """The run with what only its data knows (classes, channels, image size, normalisation), and the data.
 
-    data: a set of one's own, or several by split, instead of what the run names.
+    data: a set of one's own, or several by split, instead of what the run names. kept: what it held out before.
     """
-    splits = load_images(run.data) if data is None else split_own(data, run.data)
+    splits = load_images(run.data, kept) if data is None else split_own(data, run.data)
     train = splits.train
     channels, height, width = train.shape
     mean, std = (run.model.mean, run.model.std) if run.model.mean and run.model.std else statistics(train)

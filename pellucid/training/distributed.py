@@ -69,7 +69,7 @@ def add_up(x: Tensor) -> Tensor:
     dist.all_reduce(x)
     if x.device.type == "cpu":
         end = time.monotonic() + HELD
-        while x._use_count() > 1 and time.monotonic() < end:
+        while x._use_count() > 1 and time.monotonic() < end:  # pyright: ignore[reportAttributeAccessIssue]
             time.sleep(0)
     return x
 

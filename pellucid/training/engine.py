@@ -46,6 +46,7 @@ class Stopped(Exception):
 class Result:
     """What a run came to. seconds: of training, evaluations and checkpoints left out; warm_up: of compiling, before.
 
+    figures: of the last evaluation. score: which of them says how good it is; best: the best that it was.
     model: a `ReadyClassifier` or a `ReadyCaptioner`, with the best weights if a folder keeps them, else the last.
     """
 
@@ -55,6 +56,7 @@ class Result:
     warm_up: float
     figures: dict[str, float]
     best: float | None
+    score: str = ""
     model: Any = None
     folder: Path | None = None
 
@@ -102,7 +104,9 @@ class Engine:
                 self.folder.cut_log(start)
             self.observer.began(start, plan.steps)
             self._loop(start, plan, signals)
-        return Result(plan.steps, plan.steps * self.task.batch, self.seconds, warm_up, self.figures, self.best)
+        return Result(
+            plan.steps, plan.steps * self.task.batch, self.seconds, warm_up, self.figures, self.best, self.task.score
+        )
 
     def _loop(self, start: int, plan: Plan, signals: list[int]) -> None:
         pending, begun = _Pending(), time.perf_counter()

@@ -1,5 +1,6 @@
 """From a recipe or a run to a trained model: the data is loaded, the task made, the engine run, everything kept."""
 
+import json
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from itertools import chain, count
@@ -12,11 +13,13 @@ from torch import nn
 from pellucid.config import override
 from pellucid.data.tokenizer import CaptionTokenizer
 from pellucid.devices import pick_device
+from pellucid.models import Captioner, ViT
+from pellucid.models.sizes import TRAINED, check_memory, outline
 from pellucid.ready import load
 from pellucid.recipes import RECIPES, recipe
 from pellucid.runs import CaptionerRun, ClassifierRun, Run, RunFolder
 from pellucid.runs.checkpoints import fill_module
-from pellucid.runs.folder import TOKENIZER
+from pellucid.runs.folder import HELD_OUT, TOKENIZER
 from pellucid.training import caption, classify
 from pellucid.training.distributed import Processes, joined
 from pellucid.training.engine import Engine, Result
@@ -71,6 +74,8 @@ def train_run(
 ) -> Result:
     """Load the data, train, and keep everything in the run's folder; without one, nothing is kept."""
     trainer = Trainer(folder, device, processes or Processes(), resume, progress, tensorboard)
+    if module is None:
+        check_room(run, device, trainer.processes)
     try:
         if isinstance(run, CaptionerRun):
             if module is not None:
@@ -85,6 +90,18 @@ def train_run(
             f"there is not enough memory for a batch of {run.batch}; use a smaller --batch, or --accumulate "
             f"{2 * run.accumulate}"
         ) from None
+
+
+def check_room(run: Run, device: torch.device, processes: Processes) -> None:
+    """Refuse a model that the device can't hold, before data is read for it. Words and positions aren't known yet."""
+    module: nn.Module
+    if isinstance(run, CaptionerRun):
+        encoder = replace(run.model.encoder, image=run.model.encoder.patch)
+        module = outline(Captioner, replace(run.model, encoder=encoder))
+    else:
+        assert isinstance(run, ClassifierRun)
+        module = outline(ViT, replace(run.model, image=run.model.patch))
+    check_memory(module, device, copies=TRAINED / (processes.world if run.parallel == "fsdp" else 1))
 
 
 @dataclass(frozen=True)
@@ -102,10 +119,13 @@ class Trainer:
         if run.module is not None and module is None:
             raise ValueError(f"the run trains a module of one's own, a {run.module}; give one: train(…, module=…)")
         named = run if module is None else replace(run, module=type(module).__qualname__)
-        resolved, splits = classify.resolve(self._name_data(named, dataset), dataset)
+        kept = self.folder.held_out() if self.folder and self.resume else None
+        resolved, splits = classify.resolve(self._name_data(named, dataset), dataset, kept)
         self._check_same(run, resolved)
         task = classify.Classification(resolved, splits, self.device, self.processes, module)
-        return self._make_ready(self._fit(task, resolved, self.folder, begins=not self.resume), task, module)
+        files = {HELD_OUT: json.dumps(splits.held_out) + "\n"} if splits.held_out else {}
+        first = self._fit(task, resolved, self.folder, begins=not self.resume, files=files)
+        return self._make_ready(first, task, module)
 
     def train_captioner(self, run: CaptionerRun, dataset: Any) -> Result:
         """Both stages. The second is a run in the first one's folder, and goes on from its best weights."""

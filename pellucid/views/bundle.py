@@ -24,6 +24,8 @@ VERSION = 1
 SUFFIX = ".pellucid"
 ALIGNED = 8  # bytes: header and arrays begin at multiples of it
 MOST_HEADER = 2**26  # bytes
+MOST_ROWS, MOST_LAYERS = 256, 4096  # of tokens; of attention
+MOST_SAID = 300  # characters of what came, in a sentence
 
 DType = Literal["float16", "float32", "uint8"]
 NUMPY_DTYPES: dict[DType, np.dtype] = {"float16": np.dtype("<f2"), "float32": np.dtype("<f4"), "uint8": np.dtype("u1")}
@@ -158,6 +160,8 @@ def check_trace(trace: Trace | TraceHeader) -> None:
     """Raise ValueError if the parts of the trace, or of its header, don't fit together."""
     shape = tuple(trace.image.shape)
     _expect(len(shape) == 3 and shape[0] in (1, 3) and min(shape) > 0, f"image is {shape}", "1 or 3 channels of pixels")
+    _expect(len(trace.tokens) <= MOST_ROWS, f"there are {len(trace.tokens):,} rows of tokens", f"up to {MOST_ROWS}")
+    _expect(len(trace.layers) <= MOST_LAYERS, f"there are {len(trace.layers):,} layers", f"up to {MOST_LAYERS:,}")
     counts = {each.name: len(each.labels) for each in trace.tokens}
     _expect(len(counts) == len(trace.tokens), "two rows of tokens have one name", "a name for each")
     for each in trace.tokens:
@@ -178,7 +182,7 @@ def check_trace(trace: Trace | TraceHeader) -> None:
 def _check_layer(layer: Layer | LayerHeader, counts: dict[str, int]) -> None:
     of = f"layer {layer.name!r}"
     for name in (layer.queries, layer.keys):
-        _expect(name in counts, f"{of} has tokens {name!r}", f"one of {', '.join(counts)}")
+        _expect(name in counts, f"{of} has tokens {name!r}", f"one of {', '.join(counts)[:300]}")
     _expect(not math.isnan(float(layer.beta)), f"{of} has β = NaN", "a number")
     shape = tuple(layer.q.shape)
     _expect(len(shape) == 3 and shape[0] * shape[2] > 0, f"q of {of} has shape {shape}", "(heads, queries, width)")
@@ -191,7 +195,7 @@ def _check_layer(layer: Layer | LayerHeader, counts: dict[str, int]) -> None:
 
 def _expect(right: bool, came: str, expected: str) -> None:
     if not right:
-        raise ValueError(f"{came}; expected {expected}")
+        raise ValueError(f"{came[:MOST_SAID]}; expected {expected[:MOST_SAID]}")
 
 
 @dataclass

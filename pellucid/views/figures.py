@@ -17,6 +17,7 @@ from torch import Tensor
 
 from pellucid.ops import masks
 from pellucid.views.colours import CHANCE, COLOUR_MAP
+from pellucid.views.fonts import fonts_for
 
 MOST_NUMBERED_TOKENS = 16  # more tokens than this, and numbers in the cells are too small to read
 MOST_DRAWN = 512  # a picture of a whole matrix has no more of them than pixels
@@ -35,8 +36,11 @@ def check_path(path: Path) -> Path:
 
 
 def save_figure(figure: Figure, path: Path) -> None:
-    """Write the picture in the format that the name asks for; the same picture is the same bytes."""
-    with rc_context({"svg.hashsalt": "pellucid"}):
+    """Write the picture in the format that the name asks for; the same picture is the same bytes.
+
+    Letters that no font here has become boxes, and the log names them.
+    """
+    with rc_context({"svg.hashsalt": "pellucid"}), fonts_for(figure):
         figure.savefig(check_path(path), dpi=160, metadata=UNDATED.get(path.suffix.lower()))
 
 

@@ -7,7 +7,7 @@ whatever comes out are known, and any tensor that shares some of them can be bro
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from torch import Tensor
@@ -18,11 +18,11 @@ _serials = itertools.count()
 class Atom:
     """An axis, or a part of one that was split."""
 
-    __slots__ = ("kind", "parts", "root", "serial", "size")
+    __slots__ = ("kind", "parent", "parts", "serial", "size")
 
-    def __init__(self, size: int, kind: str = "", root: "Atom | None" = None):
+    def __init__(self, size: int, kind: str = "", parent: "Atom | None" = None):
         self.size = size
-        self.root = root or self  # the axis that it is a part of
+        self.parent = parent  # what it was split off from
         self.serial = next(_serials)
         self.kind = kind  # what it counts, where that is known: batch, token or feature
         self.parts: tuple[Atom, ...] | None = None
@@ -45,6 +45,16 @@ def leaves(axis: Sequence[Atom]) -> list[Atom]:
     return found
 
 
+def whole_of(atom: Atom, among: Collection[Atom]) -> Atom:
+    """The largest axis that this one is a part of and that has no parts but these.
+
+    Where tokens were merged, half of an axis has become features: what is left of it is an axis of its own.
+    """
+    while atom.parent is not None and all(part in among for part in leaves((atom.parent,))):
+        atom = atom.parent
+    return atom
+
+
 def size_of(axis: Sequence[Atom]) -> int:
     return math.prod(atom.size for atom in axis)
 
@@ -62,7 +72,7 @@ def reshape(axes: Axes, shape: Sequence[int]) -> Axes | None:
             if atom.size > size:
                 if atom.size % size:
                     return None
-                atom.parts = Atom(size, atom.kind, atom.root), Atom(atom.size // size, atom.kind, atom.root)
+                atom.parts = Atom(size, atom.kind, atom), Atom(atom.size // size, atom.kind, atom)
                 rest.append(atom.parts[1])
                 atom = atom.parts[0]
             if size % atom.size:

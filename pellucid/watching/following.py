@@ -222,7 +222,10 @@ class Follower:
         try:
             if follow is None:
                 raise Lost(f"its {trail.what} go through {name}, which isn't followed")
-            return follow(trail, step)
+            followed, dtype = follow(trail, step), out.dtype
+            if len(followed.before) > len(trail.before) or dtype.itemsize < step.x.dtype.itemsize:
+                return followed.rounded_to(dtype, len(trail.before))
+            return followed
         except Lost as reason:
             return self._lose(trail, out, str(reason))
 
@@ -305,7 +308,13 @@ class Follower:
             if weights is not None and weights.softmax is not None:
                 weights.softmax.reason, weights.softmax.is_attention = str(reason), True
             return None
-        self._begin(name, args, kwargs, replace(product, factors=tuple(map(self._scale_of, pair))), out)
+        self._begin(
+            name,
+            args,
+            kwargs,
+            replace(product, factors=tuple(map(self._scale_of, pair)), is_sum=name == "baddbmm"),
+            out,
+        )
         return None
 
     def _begin(self, name: str, args: tuple, kwargs: dict, product: Product, out: Tensor) -> None:
@@ -317,6 +326,7 @@ class Follower:
             axes = broadcast(trail.axes, args[0].shape)
             if beta and axes is not None:
                 trail = trail.do(Doing("plus", beta, args[0], axes))
+            trail = trail.rounded_to(out.dtype, 0)
         self._remember(out, trail)
 
     def _project(self, name: str, args: tuple, kwargs: dict, out: Any) -> None:

@@ -9,13 +9,12 @@ import torch
 from torch import Tensor, nn
 
 from pellucid.ops import rules
-from pellucid.ops.exact import share_heads
 from pellucid.watching import axes as layout
 from pellucid.watching.axes import Atom, Axes, Axis, arrange, leaves, size_of
-from pellucid.watching.trails import Doing, Lost, Product, Trail, atoms_of
+from pellucid.watching.stating import state, state_rest
+from pellucid.watching.trails import Lost, Product, Trail, atoms_of
 
 HEADS = ("num_heads", "heads", "num_attention_heads", "n_heads", "n_head", "nhead", "nb_heads")
-LOW = -1e3  # what is filled in for a score that isn't to count lies below: e to this power is nothing
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,6 +34,14 @@ class Followed:
     """An output (b h q e) in the order that the model has it in."""
     dims: tuple[list[int], list[int], list[int]]
     """Which axes of the model's own q, k and output are the queries', the keys' and the queries'."""
+    weights: Tensor
+    """The model's own, as they meet the values."""
+    rounded: Callable[[], tuple[float, rules.Rule]] | None
+    """β and a rule that rounds after each step as the model does, unless a part of its scores was written into."""
+    low: bool
+    """Whether scores were put so far down that what becomes of them may hang on how they are rounded."""
+    odd: list[int]
+    """Some of the queries all of whose keys lie that low."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,22 +90,52 @@ def gather(trail: Trail, end: Product, side: int, out: Tensor, module: nn.Module
         return x.to(dtype).expand(size_of(order.batch), size_of(heads), -1, -1)
 
     q_held, k_held = held(to_q(q), product.dtype), held(to_k(k), product.dtype, shared.heads)
+    rounded, low, odd = None, True, []
+
+    def bring(last: Axis, x_axes: Axes, x: Tensor) -> Tensor:
+        return order.bring([order.rows, last], x_axes, x)
+
     if trail.rewritten is None:
-        beta, mask = _state_rule(trail, order)
+        statement = state(trail, bring)
+        (beta, mask), rounded = statement.plain(), statement.rounded
+        low, odd = statement.low is not None, statement.list_odd()
     else:
-        beta, mask = _state_rest(trail, order, q_held, k_held)
+        beta, mask = state_rest(trail, bring, q_held, k_held)
 
     def restore(x: Tensor) -> Tensor:
         flat = (order.batch, order.heads, order.rows, order.width)
         return arrange(x, flat, [leaves(axis) for axis in end.out_axes]).to(out.dtype)
 
-    beta *= math.prod(factors)
+    factors = [f if _divides(f, product.dtype) else 1.0 for f in factors]
+    scale = math.prod(factors)
     q_held, k_held = (x if f == 1 else x / f for x, f in zip((q_held, k_held), factors, strict=True))
     q_back, k_back = ((lambda g, to=to, f=f: to(g) * f) for to, f in zip((to_q, to_k), factors, strict=True))
     live = {"q": (q, q_back), "k": (k, k_back), "v": (values, to_v), "output": (out, to_out)}
     v_held, out_held = held(to_v(values), out.dtype, shared.heads), held(to_out(out), out.dtype)
     dims = _find_dims(q_axes, order.rows), _find_dims(k_axes, order.keys), _find_dims(end.out_axes, order.rows)
-    return Followed(q_held, k_held, v_held, mask, beta, trail.dropout, out_held, trail.dtype, live, restore, dims)
+    own = order.bring([order.rows, order.keys], trail.axes, end.left if side == 0 else end.right)
+    return Followed(
+        q=q_held,
+        k=k_held,
+        v=v_held,
+        mask=mask,
+        beta=beta * scale,
+        dropout=trail.dropout,
+        output=out_held,
+        dtype=trail.dtype,
+        live=live,
+        restore=restore,
+        dims=dims,
+        weights=own.expand(size_of(order.batch), size_of(order.heads), -1, -1),
+        rounded=None if rounded is None else lambda: (scale, rounded()),
+        low=low,
+        odd=odd,
+    )
+
+
+def _divides(factor: float, dtype: torch.dtype) -> bool:
+    """Whether a factor can be taken out again: what was rounded to a few digits must not be rounded once more."""
+    return dtype.itemsize > 2 or math.frexp(factor)[0] == 0.5
 
 
 def _share_heads(order: Order, k_axes: Axes, value_axes: Axes) -> Order:
@@ -179,130 +216,3 @@ def _find_heads(lead: list[Axis], number: int) -> Axis | None:
         return tuple(found)
     alone = [axis for axis in lead if size_of(axis) == number * size_of(found)]
     return alone[0] if len(alone) == 1 else None
-
-
-def _state_rest(trail: Trail, order: Order, q: Tensor, k: Tensor) -> tuple[float, Tensor]:
-    """β and what the product alone doesn't give, as a bias: for scores into which a part was written."""
-    assert trail.rewritten is not None
-    if trail.after or trail.sinks:
-        raise Lost("a part of its scores is written into")
-    beta = math.prod(doing.number for doing in trail.before if doing.kind == "times" and doing.tensor is None)
-    kept = order.bring([order.rows, order.keys], trail.softmax_axes, trail.rewritten)
-    return beta, kept - beta * (q.to(kept.dtype) @ share_heads(k, q.shape[1]).to(kept.dtype).mT)
-
-
-def _state_rule(trail: Trail, order: Order) -> tuple[float, Tensor | rules.Rule | None]:
-    """β and a mask, where that says it all; else β and a rule."""
-
-    def placed(doing: Doing) -> Tensor | None:
-        if doing.tensor is None or doing.kind == "mix":
-            return None
-        return order.bring([order.rows, order.keys], doing.axes, doing.tensor.detach())
-
-    doings = [(doing, placed(doing)) for doing in trail.before]
-    bars = _tell_bars(doings)
-    beta, bias, barred, steps = 1.0, None, None, []
-    for i, (doing, tensor) in enumerate(doings):
-        if doing.kind == "plus" and tensor is not None and tensor.shape[-1] == 1 and not _is_felt(trail, i):
-            continue
-        if not steps and doing.kind == "times" and tensor is None and (barred is None or doing.number > 0):
-            beta *= doing.number
-            bias = bias if bias is None else bias * doing.number
-        elif doing.kind == "plus" and tensor is not None and _swallows(tensor * doing.number, trail.dtype):
-            steps += [*_steps_of(bias, barred), rules.Plus(tensor * doing.number, trail.dtype)]
-            bias = barred = None
-        elif not steps and doing.kind == "plus" and tensor is not None:
-            tensor = tensor * doing.number if doing.number != 1 else tensor
-            bias = tensor if bias is None else bias + tensor
-        elif not steps and bars[i] and tensor is not None:
-            barred = tensor if barred is None else barred | tensor
-        else:
-            steps += [*_steps_of(bias, barred), _step(doing, tensor)]
-            bias = barred = None
-    after = tuple(_step(doing, placed(doing)) for doing in trail.after)
-    sinks = None
-    if trail.sinks is not None:
-        sinks = order.bring([order.rows, trail.sinks.own], trail.sinks.axes, trail.sinks.scores.detach())
-    if steps or after or sinks is not None:
-        return beta, rules.Rule((*steps, *_steps_of(bias, barred)), after, sinks)
-    if barred is None:
-        return beta, bias
-    return beta, ~barred if bias is None else bias.masked_fill(barred, -math.inf)
-
-
-def _is_felt(trail: Trail, i: int) -> bool:
-    """Whether a bias that is the same for all keys makes a difference: if what follows isn't linear."""
-    later = trail.before[i + 1 :]
-    return trail.sinks is not None or any(other.kind in ("apply", "mix", "fill") for other in later)
-
-
-def _swallows(bias: Tensor, dtype: torch.dtype) -> bool:
-    """Whether the scores of a whole row are rounded away beside a bias, so that the row is spread evenly.
-
-    One that rounds them, but not away, leaves what can't be computed anew.
-    """
-    if dtype == torch.float64 or bias.shape[-1] == 1:
-        return False
-    highest = bias.amax(-1)
-    highest = highest[(highest < -1e5) & (highest > -1e30)]
-    if not highest.numel():
-        return False
-    if torch.finfo(dtype).eps * -float(highest.max()) < 50:
-        raise Lost("a whole row of its mask lies so low that of its scores little is left but rounding")
-    return True
-
-
-def _tell_bars(doings: list[tuple[Doing, Tensor | None]]) -> list[bool]:
-    """For each of the doings whether it fills in a value that is the same as not allowing.
-
-    A finite one isn't where something later could lift it again, or where a whole row lies that low: such a row spreads
-    its attention evenly over what was filled in.
-    """
-
-    def lifts(doing: Doing) -> bool:
-        return doing.kind in ("apply", "mix") or (
-            doing.kind == "times" and (doing.tensor is not None or doing.number <= 0)
-        )
-
-    low, finite = None, False
-    for doing, tensor in doings:
-        if tensor is not None and doing.kind == "fill" and doing.number <= LOW:
-            low, finite = tensor if low is None else low | tensor, finite or doing.number > -math.inf
-        elif tensor is not None and doing.kind == "plus" and tensor.dtype != torch.bool:
-            under = tensor * doing.number <= LOW
-            low = under if low is None else low | under
-    finite_bars = finite and low is not None and not bool(low.all(-1).any())
-    return [
-        doing.kind == "fill"
-        and (
-            doing.number == -math.inf
-            or (doing.number <= LOW and finite_bars and not any(lifts(later) for later, _ in doings[i + 1 :]))
-        )
-        for i, (doing, _) in enumerate(doings)
-    ]
-
-
-def _steps_of(bias: Tensor | None, barred: Tensor | None) -> list[rules.Step]:
-    steps: list[rules.Step] = [] if bias is None else [rules.Plus(bias)]
-    return steps if barred is None else [*steps, rules.Fill(barred, -math.inf)]
-
-
-def _step(doing: Doing, tensor: Tensor | None) -> rules.Step:
-    match doing.kind:
-        case "times" if tensor is None:
-            number = doing.number
-            return rules.Apply(f"·{number:.4g}", lambda x: x * number)
-        case "times":
-            assert tensor is not None
-            return rules.Times(tensor)
-        case "plus":
-            assert tensor is not None
-            return rules.Plus(tensor if doing.number == 1 else tensor * doing.number)
-        case "fill":
-            assert tensor is not None
-            return rules.Fill(tensor, doing.number)
-        case "mix":
-            assert doing.tensor is not None
-            return rules.MixHeads(doing.tensor, doing.bias)
-    assert doing.function is not None
-    return rules.Apply(doing.name, doing.function)

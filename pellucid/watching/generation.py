@@ -6,7 +6,7 @@ cache did with them; with beams a sentence is followed back to the beams it came
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -17,15 +17,51 @@ from pellucid.ops.rules import Rule
 from pellucid.watching.record import Record
 
 
+@dataclass(frozen=True)
+class _Step:
+    """What was read at a step: for each row of the batch, the places of its keys by their numbers."""
+
+    keys: list[dict[bytes, int]]
+
+    @classmethod
+    def of(cls, record: Record, allowed: Tensor) -> "_Step":
+        numbers = record.k.transpose(1, 2).flatten(2).float().cpu().contiguous().numpy()
+        read = allowed.any(1).any(1)
+        rows = range(record.q.shape[0])
+        return cls([{numbers[row, j].tobytes(): j for j in read[row].nonzero()[:, 0].tolist()} for row in rows])
+
+
+@dataclass(frozen=True)
 class _Sentence:
-    """One sentence so far: which row of the batch it was at each step, and its keys by their numbers."""
+    """One sentence so far."""
 
-    def __init__(self, rows: list[int], keys: dict[bytes, int], found: list[tuple[int, int, int]]):
-        self.rows, self.keys, self.found = rows, keys, found  # found: (step, row, place) of each key
+    rows: tuple[int, ...] = ()
+    """Which row of the batch it was at each step."""
+    keys: dict[bytes, int] = field(default_factory=dict)
+    """Where each of its keys lies in the whole, by its numbers."""
+    origins: tuple[tuple[int, int, int], ...] = ()
+    """Step, row and place at which each key was first read."""
+    places: tuple[dict[int, int], ...] = ()
+    """At each step, where each of the keys that it read there lies in the whole."""
+
+    def count_new(self, step: _Step, row: int) -> int:
+        return sum(name not in self.keys for name in step.keys[row])
+
+    def go_on(self, step: _Step, row: int) -> "_Sentence":
+        keys, origins = dict(self.keys), list(self.origins)
+        for name, j in step.keys[row].items():
+            if name not in keys:
+                keys[name] = len(origins)
+                origins.append((len(self.rows), row, j))
+        places = {j: keys[name] for name, j in step.keys[row].items()}
+        return _Sentence((*self.rows, row), keys, tuple(origins), (*self.places, places))
 
 
-def stitch(records: Sequence[Record]) -> Record:
+def stitch(records: Sequence[Record], beams: Tensor | None = None) -> Record:
     """One record of what a module did step after step: queries of all steps, all keys that were ever read.
+
+    beams: for each sentence the row of the batch it was at each step, −1 when it had ended, as `generate` of Hugging
+        Face gives them (`beam_indices`). Without them: the sentences of the last step.
 
     ValueError if the steps don't belong to one generation.
     """
@@ -40,12 +76,8 @@ def stitch(records: Sequence[Record]) -> Record:
         h = first.q.shape[1]
         records = [replace(each, k=share_heads(each.k, h), v=share_heads(each.v, h)) for each in records]
     allowed = [_allowed(record) for record in records]
-    sentences = [_Sentence([], {}, []) for _ in range(first.q.shape[0])]
-    places: list[list[dict[int, int]]] = []  # step, row: where each of its keys lies in the whole
-    for step, record in enumerate(records):
-        sentences, found = _go_on(sentences, step, record, allowed[step])
-        places.append(found)
-    return _join(records, allowed, sentences, places)
+    steps = [_Step.of(record, open_) for record, open_ in zip(records, allowed, strict=True)]
+    return _join(records, allowed, _find_parents(steps) if beams is None else _walk(records, steps, beams))
 
 
 def _allowed(record: Record) -> Tensor:
@@ -61,47 +93,59 @@ def _allowed(record: Record) -> Tensor:
     return open_.expand(b, open_.shape[1] if open_.ndim == 4 else 1, n_q, n_k)
 
 
-def _go_on(
-    sentences: list[_Sentence], step: int, record: Record, allowed: Tensor
-) -> tuple[list[_Sentence], list[dict[int, int]]]:
-    """The sentences after a step, each begun as the one whose keys it has."""
-    numbers = record.k.transpose(1, 2).flatten(2).float().cpu().contiguous().numpy()
-    read = allowed.any(1).any(1)
-    after, found = [], []
-    for row in range(record.q.shape[0]):
-        names = {j: numbers[row, j].tobytes() for j in read[row].nonzero()[:, 0].tolist()}
-        candidates = [sentences[row % len(sentences)], *sentences]
-        parent = min(candidates, key=lambda s: sum(name not in s.keys for name in names.values()))
-        keys, places = dict(parent.keys), list(parent.found)
-        for j, name in names.items():
-            if name not in keys:
-                keys[name] = len(places)
-                places.append((step, row, j))
-        after.append(_Sentence([*parent.rows, row], keys, places))
-        found.append({j: keys[name] for j, name in names.items()})
-    return after, found
+def _find_parents(steps: Sequence[_Step]) -> list[_Sentence]:
+    """The sentences of the last step, each begun, step by step, as the one whose keys it has."""
+    sentences = [_Sentence() for _ in steps[0].keys]
+    for step in steps:
+        before, sentences = sentences, []
+        for row in range(len(step.keys)):
+            candidates = [before[row % len(before)], *before]
+            sentences.append(min(candidates, key=lambda s: s.count_new(step, row)).go_on(step, row))
+    return sentences
 
 
-def _join(
-    records: Sequence[Record], allowed: list[Tensor], sentences: list[_Sentence], places: list[list[dict[int, int]]]
-) -> Record:
+def _walk(records: Sequence[Record], steps: Sequence[_Step], beams: Tensor) -> list[_Sentence]:
+    """The sentences whose rows are given, or a sentence of ours if they aren't of this generation."""
+    if beams.ndim != 2:
+        raise ValueError(f"beams has shape {list(beams.shape)}; expected (sentences, steps), as beam_indices")
+    sentences = []
+    for number, path in enumerate(beams.tolist()):
+        sentence = _Sentence()
+        rows = path[: path.index(-1)] if -1 in path else path
+        if not 0 < len(rows) <= len(steps):
+            raise ValueError(f"beams: sentence {number} has {len(rows)} steps; the model made {len(steps)}")
+        for step, row, record in zip(steps, rows, records, strict=False):
+            if not 0 <= row < len(step.keys):
+                raise ValueError(f"beams: sentence {number} is in row {row}; the batch has {len(step.keys)}")
+            if sentence.rows and sentence.count_new(step, row) > record.q.shape[2]:
+                raise ValueError(
+                    f"beams: at step {len(sentence.rows)} sentence {number} would read keys that it never wrote; give "
+                    "the beam_indices of this very generation"
+                )
+            sentence = sentence.go_on(step, row)
+        sentences.append(sentence)
+    return sentences
+
+
+def _join(records: Sequence[Record], allowed: list[Tensor], sentences: list[_Sentence]) -> Record:
+    """All in one: sentences that ended earlier have queries that read nothing, and give nothing."""
     last = records[-1]
-    longest = max(len(sentence.found) for sentence in sentences)
+    n_keys = max(len(sentence.origins) for sentence in sentences)
+    n_queries = max(sum(records[step].q.shape[2] for step in range(len(s.rows))) for s in sentences)
     biased = any(isinstance(r.mask, Tensor) and r.mask.dtype != torch.bool for r in records)
     parts: dict[str, list[Tensor]] = {"q": [], "k": [], "v": [], "output": [], "mask": []}
     for sentence in sentences:
         for part in ("k", "v"):
-            held = [getattr(records[step], part)[row, :, j] for step, row, j in sentence.found]
-            whole = torch.stack(held, dim=1)
-            parts[part].append(torch.nn.functional.pad(whole, (0, 0, 0, longest - whole.shape[1])))
+            held = [getattr(records[step], part)[row, :, j] for step, row, j in sentence.origins]
+            parts[part].append(_fill_up(torch.stack(held, dim=1), n_keys))
         for part in ("q", "output"):
             held = [getattr(records[step], part)[row] for step, row in enumerate(sentence.rows)]
-            parts[part].append(torch.cat(held, dim=1))
+            parts[part].append(_fill_up(torch.cat(held, dim=1), n_queries))
         rows = []
         for step, row in enumerate(sentence.rows):
             record, open_ = records[step], allowed[step][row]
-            whole = open_.new_zeros(*open_.shape[:2], longest)
-            at = places[step][row]
+            whole = open_.new_zeros(*open_.shape[:2], n_keys)
+            at = sentence.places[step]
             index = torch.tensor(list(at.values()), device=open_.device)
             held = torch.tensor(list(at), device=open_.device)
             whole[..., index] = open_[..., held]
@@ -112,6 +156,11 @@ def _join(
                 bias[..., index] = torch.where(open_[..., held], given, -torch.inf)
                 whole = bias
             rows.append(whole)
-        parts["mask"].append(torch.cat(rows, dim=1))
+        parts["mask"].append(_fill_up(torch.cat(rows, dim=1), n_queries, -torch.inf if biased else 0.0))
     joined = {part: torch.stack(held) for part, held in parts.items()}
     return replace(last, name=records[0].name, **joined, causal=False, live=None)
+
+
+def _fill_up(x: Tensor, n: int, value: float = 0.0) -> Tensor:
+    """(h n e), with rows of this value at the end."""
+    return torch.nn.functional.pad(x, (0, 0, 0, n - x.shape[1]), value=value)

@@ -8,8 +8,9 @@ shows what it did afterwards.
 import inspect
 import sys
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from functools import partial
 from types import FunctionType
 from typing import Any, cast
@@ -98,98 +99,132 @@ def _name(func: Callable) -> str:
     return name
 
 
+# What is exchanged in PyTorch while anybody watches, in whichever thread: put in by the first, taken out by the last.
+
+_patching = threading.RLock()
+_users: Counter[str] = Counter()
+_undo: dict[str, Callable[[], None]] = {}
+
+
 @contextmanager
-def fast_path_kept() -> Iterator[None]:
-    """PyTorch leaves its fast path if anything watches its functions. Meanwhile a mode of ours doesn't count."""
-    global _fast_path_users
+def _exchanged(what: str, put: Callable[[], Callable[[], None]]) -> Iterator[None]:
+    """put: exchanges it and gives back what undoes that."""
     with _patching:
-        if _fast_path_users == 0:
-            torch.overrides.has_torch_function = _has_others
-        _fast_path_users += 1
+        if not _users[what]:
+            _undo[what] = put()
+        _users[what] += 1
     try:
         yield
     finally:
         with _patching:
-            _fast_path_users -= 1
-            if _fast_path_users == 0:
-                torch.overrides.has_torch_function = _has_torch_function
+            _users[what] -= 1
+            if not _users[what]:
+                _undo.pop(what)()
 
 
-_patching = threading.RLock()
-_fast_path_users = 0
+def _recorders() -> list[Recorder]:
+    """Who watches in this thread."""
+    modes = torch.overrides._get_current_function_mode_stack()
+    return [mode.recorder for mode in modes if isinstance(mode, Mode)]
+
+
+def fast_path_kept() -> AbstractContextManager[None]:
+    """PyTorch leaves its fast path if anything watches its functions. Meanwhile a mode of ours doesn't count."""
+
+    def put() -> Callable[[], None]:
+        def undo() -> None:
+            torch.overrides.has_torch_function = _has_torch_function
+
+        torch.overrides.has_torch_function = _has_others
+        return undo
+
+    return _exchanged("fast path", put)
+
+
 _has_torch_function = torch.overrides.has_torch_function
 
 
 def _has_others(tensors: Any) -> bool:
     if not _has_torch_function(tensors):
         return False
-    if all(isinstance(mode, Mode) for mode in torch.overrides._get_current_function_mode_stack()):
+    modes = torch.overrides._get_current_function_mode_stack()
+    # What is changed, or is to be recorded at any price, can't run in the fast path.
+    if all(isinstance(mode, Mode) and mode.recorder.keeps_fast_path for mode in modes):
         plain = torch._C._disabled_torch_function_impl
         kinds = {type(x) for x in tensors if isinstance(x, Tensor)} - {Tensor}
         return any(kind.__torch_function__ is not plain for kind in kinds)
     return True
 
 
-@contextmanager
-def compiled_shown_to(note: Callable[[str], None]) -> Iterator[None]:
-    """Meanwhile functions that were compiled run uncompiled in a thread that is watched, and `note` hears of it.
+def compiled_shown() -> AbstractContextManager[None]:
+    """Meanwhile functions that were compiled run uncompiled in a thread that is watched, and its recorder hears of it.
 
     PyTorch's compiler would trace our mode along with them.
     """
     dynamo: Any = sys.modules.get("torch._dynamo.eval_frame")  # if it isn't imported, nothing is compiled yet
     if dynamo is None or not hasattr(dynamo, "_callback_from_stance"):
-        yield
-        return
-    with _patching:
+        return nullcontext()
+
+    def put() -> Callable[[], None]:
         original = dynamo._callback_from_stance
 
         def run_uncompiled(callback: Any) -> Any:
-            if callback in (None, False) or not _watched():
+            recorders = _recorders()
+            if callback in (None, False) or not recorders:
                 return original(callback)
-            note("a compiled function runs uncompiled while it is watched")
+            for recorder in recorders:
+                recorder.note("a compiled function runs uncompiled while it is watched")
             return None
 
         dynamo._callback_from_stance = run_uncompiled
-    try:
-        yield
-    finally:
-        with _patching:
-            dynamo._callback_from_stance = original
+        return lambda: setattr(dynamo, "_callback_from_stance", original)
 
-
-def _watched() -> bool:
-    return any(isinstance(mode, Mode) for mode in torch.overrides._get_current_function_mode_stack())
+    return _exchanged("compiled functions", put)
 
 
 @contextmanager
-def flex_shown_to(observe: Callable[..., None]) -> Iterator[None]:
+def flex_shown_to(observe: Callable[..., Tensor | None]) -> Iterator[None]:
     """While the block runs, every call of flex attention is shown to `observe`, whoever holds the function.
+
+    What it gives back, if anything, takes the place of what came out.
 
     It compiles what it is given, which can't be done under a mode, and others have imported it by name: so its code is
     exchanged for one that runs the old code without our modes and shows what came out.
     """
+    with _exchanged("flex attention", _show_flex):
+        _flex_observers.append(observe)
+        try:
+            yield
+        finally:
+            _flex_observers.remove(observe)
+
+
+_flex_observers: list[Callable[..., Tensor | None]] = []
+
+
+def _show_flex() -> Callable[[], None]:
     function, names = cast(FunctionType, flex.flex_attention), cast(dict[str, Any], flex.__dict__)
-    with _patching:
-        code, before = function.__code__, names.get("_shown")
-        original = FunctionType(code, names, function.__name__, function.__defaults__)
-        original.__kwdefaults__ = function.__kwdefaults__
+    code = function.__code__
+    original = FunctionType(code, names, function.__name__, function.__defaults__)
+    original.__kwdefaults__ = function.__kwdefaults__
 
-        def shown(*args: Any, **kwargs: Any) -> Any:
-            if torch.compiler.is_compiling():
-                return original(*args, **kwargs)
-            with _without_modes():
-                out = original(*args, **kwargs)
-            observe(out, *args, **kwargs)
-            return out
+    def shown(*args: Any, **kwargs: Any) -> Any:
+        if torch.compiler.is_compiling():
+            return original(*args, **kwargs)
+        with _without_modes():  # nor is it seen what a change computes
+            out = original(*args, **kwargs)
+            for observe in tuple(_flex_observers):
+                changed = observe(out, *args, **kwargs)
+                out = out if changed is None else changed
+        return out
 
-        names["_shown"] = shown
-        function.__code__ = inspect.unwrap(_call_shown).__code__
-    try:
-        yield
-    finally:
-        with _patching:
-            function.__code__ = code
-            names["_shown"] = before
+    def undo() -> None:
+        function.__code__ = code
+        del names["_shown"]
+
+    names["_shown"] = shown
+    function.__code__ = inspect.unwrap(_call_shown).__code__
+    return undo
 
 
 def _call_shown(*args: Any, **kwargs: Any) -> Any:
@@ -204,40 +239,46 @@ def _without_modes() -> Iterator[None]:
         yield
 
 
+def started_threads_watched() -> AbstractContextManager[None]:
+    """Modes belong to a thread: one that is started by a thread that is watched gets its own."""
+
+    def put() -> Callable[[], None]:
+        start = threading.Thread.start
+
+        def start_watched(thread: threading.Thread) -> None:
+            run, owners = thread.run, [(recorder, recorder.owner()) for recorder in _recorders()]
+
+            def run_watched() -> None:
+                with ExitStack() as stack:
+                    for recorder, owner in owners:
+                        recorder.starter.owner = owner
+                        stack.enter_context(Mode(recorder))
+                    run()
+
+            if owners:
+                thread.run = run_watched  # type: ignore[method-assign]
+            start(thread)
+
+        threading.Thread.start = start_watched  # type: ignore[assignment]
+        return lambda: setattr(threading.Thread, "start", start)
+
+    return _exchanged("threads", put)
+
+
 @contextmanager
-def threads_watched(model: nn.Module, recorder: Recorder) -> Iterator[None]:
-    """Modes belong to a thread: one that is started meanwhile, or in which the model is called, gets its own."""
+def model_entered(model: nn.Module, recorder: Recorder) -> Iterator[None]:
+    """The model's inputs are where everything comes from; a thread in which it is called gets a mode of its own."""
     depths = threading.local()
-    start = threading.Thread.start
-
-    def watching() -> bool:
-        modes = torch.overrides._get_current_function_mode_stack()
-        return any(isinstance(mode, Mode) and mode.recorder is recorder for mode in modes)
-
-    def start_watched(thread: threading.Thread) -> None:
-        run, owner = thread.run, recorder.owner()
-
-        def run_watched() -> None:
-            recorder.starter.owner = owner
-            with Mode(recorder):
-                run()
-
-        if watching():
-            thread.run = run_watched  # type: ignore[method-assign]
-        start(thread)
 
     def enter(module: nn.Module, args: Any, kwargs: Any) -> None:
-        _enter_thread()
-        with torch._C.DisableTorchFunction():
-            recorder.local.streams.enter(args, kwargs)
-
-    def _enter_thread() -> None:
         entered = getattr(depths, "entered", 0)
-        if entered or not watching():
+        if entered or recorder not in _recorders():
             depths.entered = entered + 1
             if not entered:
                 depths.mode = Mode(recorder)
                 depths.mode.__enter__()
+        with torch._C.DisableTorchFunction():
+            recorder.local.streams.enter(args, kwargs)
 
     def leave(module: nn.Module, args: Any, output: Any) -> None:
         if getattr(depths, "entered", 0):
@@ -250,10 +291,8 @@ def threads_watched(model: nn.Module, recorder: Recorder) -> Iterator[None]:
         if not isinstance(module, torch.jit.ScriptModule):
             hooks.append(module.register_forward_pre_hook(enter, with_kwargs=True))
             hooks.append(module.register_forward_hook(leave, always_call=True))
-    threading.Thread.start = start_watched  # type: ignore[assignment]
     try:
         yield
     finally:
-        threading.Thread.start = start
         for hook in hooks:
             hook.remove()

@@ -1,7 +1,7 @@
 """What was seen of one attention: O(tokens · width) numbers, from which every other one follows exactly."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -10,10 +10,11 @@ from jaxtyping import Float
 from torch import Tensor
 
 from pellucid.ops import summaries
-from pellucid.ops.exact import share_heads, weight_blocks, weight_rows
-from pellucid.ops.rules import Rule
+from pellucid.ops.exact import share_heads, weight_blocks
+from pellucid.ops.rules import Fill, Rule
 from pellucid.ops.summaries import Selection, TopK, Transposed
 from pellucid.watching.streams import Reading
+from pellucid.watching.trails import version
 
 RecordPart = Literal["q", "k", "v", "output"]
 RECORD_PARTS: tuple[RecordPart, ...] = ("q", "k", "v", "output")
@@ -24,6 +25,17 @@ WHY_NOT = {
     "windows": "attends within windows, which lie in its batch, so that its rows aren't those of the whole",
     "channels": "attends to channels and not to tokens",
 }
+
+
+@dataclass(frozen=True)
+class Written:
+    """How a model that writes its softmax out came to its weights, and how far the record's are from them."""
+
+    dtype: torch.dtype
+    """What it holds its scores in, where they are the coarsest."""
+    error: float
+    """The largest difference of a weight from the model's own, in the rows that were compared: all of up to 16
+    queries, else eight from first to last, and some whose keys all lie far below."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -44,12 +56,12 @@ class Record:
     dropout: float
     output: Float[Tensor, "b h q e"]
     live: Live | None = None
-    written: torch.dtype | None = None
-    """What a model that writes its softmax out holds its scores in; a kernel sums them in float32 or better."""
+    written: Written | None = None
+    """Of a model that writes its softmax out; a kernel sums its scores in float32 or better, and shows no weights."""
     reading: Reading | None = None
     """Which tokens are its queries and its keys, where that could be followed."""
-    steer: "Callable[[str, Any], None] | None" = None
-    versions: dict[str, tuple[int, ...]] = field(init=False)
+    steer: Callable[[str, int, Mapping[str, Any]], None] | None = None
+    versions: dict[str, Any] = field(init=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "versions", self._versions())
@@ -116,11 +128,11 @@ class Record:
     def replace(self, **change: Any) -> None:
         """Change this attention from the next forward on, inside the block; see `Change` for beta, mask, keys, off.
 
-        Nothing given: as it was.
+        A module that attends several times is changed each time. Nothing given: as it was.
         """
         if self.steer is None:
             raise ValueError(f"{self._who} was made by hand; records that `watch` gives can be changed in their block")
-        self.steer(self.name, change)
+        self.steer(self.name, self.q.shape[1], change)
 
     def check_follows(self, before: "Record | None") -> None:
         """ValueError unless this is a self-attention that goes on with the tokens of the one before it."""
@@ -161,15 +173,6 @@ class Record:
             f"expected at most {allowed:.1e}: {reason}"
         )
 
-    def check_rows(self, index: Sequence[int]) -> bool:
-        """Whether these rows come out as the model's own, within what `check` allows: a look that costs little."""
-        rows = torch.tensor(list(index), device=self.q.device)
-        p = weight_rows(self.q, self.k, self.mask, self.beta, self.causal, rows, torch.float64)
-        truth = p @ share_heads(self.v, self.q.shape[1]).to(p.dtype)
-        miss = (self.output[:, :, rows].to(p.dtype) - truth).norm(dim=-1).amax()
-        size = max(truth.square().sum(-1).mean().sqrt().item(), self.v.double().square().sum(-1).mean().sqrt().item())
-        return miss.item() <= self._rounding() * size
-
     def _check_unwritten(self, parts: Sequence[str]) -> None:
         """ValueError if the model has written into one of these tensors since, unless nothing that counts has changed.
 
@@ -201,10 +204,12 @@ class Record:
         self._check_unwritten(("q", "k", "mask"))
         return {"mask": self.mask, "beta": self.beta, "causal": self.causal}
 
-    def _versions(self) -> dict[str, tuple[int, ...]]:
+    def _versions(self) -> dict[str, Any]:
         mask = self.mask.tensors() if isinstance(self.mask, Rule) else [] if self.mask is None else [self.mask]
-        parts = {"q": [self.q], "k": [self.k], "v": [self.v], "output": [self.output], "mask": mask}
-        return {part: tuple(x._version for x in held if not x.is_inference()) for part, held in parts.items()}
+        versions: dict[str, Any] = {"mask": [version(x) for x in mask]}
+        for part in RECORD_PARTS:
+            versions[part] = version(getattr(self, part))
+        return versions
 
     def _check_finite(self, part: str, tensor: Tensor) -> None:
         bad = ~tensor.isfinite()
@@ -233,12 +238,14 @@ class Record:
     def _rounding(self) -> float:
         """How much a right kernel may miss by: rounded weights and output, and scores summed in float32 or float64."""
         summed = torch.promote_types(self.q.dtype, torch.float32)
-        unit = torch.finfo(self.written or summed).eps
+        unit = torch.finfo(self.written.dtype if self.written else summed).eps
         if self.q.device.type == "cuda" and torch.get_float32_matmul_precision() != "highest":
             unit = max(unit, 2.0**-11)  # TF32 keeps ten bits
         longest = [x.to(summed).norm(dim=-1).amax().item() if x.numel() else 0.0 for x in (self.q, self.k)]
         size = 1.0 if math.isinf(self.beta) else abs(self.beta) * math.prod(longest)
         parts = self.mask.tensors() if isinstance(self.mask, Rule) else [self.mask] if self.mask is not None else []
+        if isinstance(self.mask, Rule):
+            parts += [torch.tensor([step.value]) for step in self.mask.before if isinstance(step, Fill)]
         for part in parts:
             if part.dtype != torch.bool:
                 # A bias of −10⁴ costs the scores beside it four digits; what lies far below leaves no trace of them.

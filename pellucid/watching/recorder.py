@@ -3,7 +3,7 @@
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from types import FrameType
 from typing import Any, Protocol
@@ -19,11 +19,12 @@ from pellucid.watching.following import Follower
 from pellucid.watching.gathering import Followed
 from pellucid.watching.kernels import Call
 from pellucid.watching.missed import Missed
-from pellucid.watching.record import RECORD_PARTS, Live, Record
+from pellucid.watching.record import RECORD_PARTS, Live, Record, Written
 from pellucid.watching.shapes import TokenShapes
-from pellucid.watching.steering import Change, Changes, find_change, run
+from pellucid.watching.steering import Steering, run
 from pellucid.watching.streams import Reading, Streams
-from pellucid.watching.trails import Softmax
+from pellucid.watching.trails import Lost, Softmax
+from pellucid.watching.verifying import verify
 
 
 class Keeper(Protocol):
@@ -33,23 +34,38 @@ class Keeper(Protocol):
     def __contains__(self, name: object, /) -> bool: ...
 
 
+@dataclass(eq=False)
+class Stack:
+    """A list of our own blocks: the tokens that go through it, and the attentions that have run in it, one bit each."""
+
+    tokens: frozenset[Atom]
+    sources: int
+
+
 class Recorder:
     """Makes records of the calls that come from the watched model, in whichever thread."""
 
-    def __init__(self, seen: Keeper, names: dict[int, str], gradients: bool, copy: bool, change: Changes | None):
+    def __init__(
+        self,
+        seen: Keeper,
+        names: dict[int, str],
+        gradients: bool,
+        copy: bool,
+        steering: Steering,
+        exact_output: bool = True,
+    ):
         self.seen = seen
         self.names = names
         self.gradients = gradients
         self.copy = copy
-        self.change = change
-        self.replaced: dict[str, Change] = {}  # by Record.replace
+        self.steering = steering
+        self.exact_output = exact_output
         self.ran = False
-        self.over = False
         self.notes: list[str] = []  # what the output may differ by
         self.followers: list[Follower] = []
         self.missed: list[Missed] = []
         self.sources: list[str] = []  # inputs and attentions, for the streams
-        self.stacks: dict[str, Atom] = {}  # of our own modules, one for each list that they stand in
+        self.stacks: dict[str, Stack] = {}  # of our own modules, one for each list that they stand in
         self.local = threading.local()  # the streams of this thread
         self.starter = threading.local()  # the module that started this thread, as its owner
         self._lock = threading.RLock()
@@ -60,31 +76,27 @@ class Recorder:
         self.followers.append(Follower(self.module, self.followed))
         return self.followers[-1], self.local.streams
 
-    def steer(self, name: str, change: dict[str, Any]) -> None:
-        """Change an attention from now on; with nothing given it is as it was."""
-        if self.over:
-            raise ValueError(f"record {name!r} belongs to a block that is over; use watch(model, change=…)")
-        name = name.partition("#")[0]
-        if change:
-            self.replaced[name] = Change(**change)
-        else:
-            self.replaced.pop(name, None)
+    @property
+    def keeps_fast_path(self) -> bool:
+        """Whether PyTorch's fast path stays, within which nothing can be changed."""
+        return self.exact_output and not self.steering
 
     def finish(self) -> None:
         """The block is over: nothing can be changed any more, and nothing is kept of what was followed."""
-        self.over = True
         self.missed += self._list_softmaxes()
         self.followers.clear()
         self.local = threading.local()
 
     def ours(self, *call: Any) -> Tensor | None:
         """One call of `ops.attend`: q, k, v, mask, β, causal, dropout, output."""
-        self.ran = True
         return self.record(Call(*call))
 
-    def flex(self, out: Any, *args: Any, **kwargs: Any) -> None:
+    def flex(self, out: Any, *args: Any, **kwargs: Any) -> Tensor | None:
         """One call of flex attention."""
-        self.kernel("flex_attention", partial(kernels.read_flex, out), args, kwargs)
+        changed = self.kernel("flex_attention", partial(kernels.read_flex, out), args, kwargs)
+        if changed is not None and not isinstance(out, Tensor):
+            raise ValueError("a flex attention that gives more than its output, as its log-sum-exp, can't be changed")
+        return changed
 
     def kernel(self, name: str, read: Callable[..., Call], args: tuple, kwargs: dict) -> Tensor | None:
         """One call of a kernel of PyTorch's, or a word on why it can't be told what it did."""
@@ -112,35 +124,36 @@ class Recorder:
 
     def followed(self, followed: Followed, softmax: Softmax) -> Tensor | None:
         """One softmax that was written out, followed from end to end."""
-        f = followed
+        try:
+            with torch._C.DisableTorchFunction():
+                f, error = verify(followed)
+        except Lost as reason:
+            softmax.reason = str(reason)
+            return None
         call = Call(f.q, f.k, f.v, f.mask, f.beta, False, f.dropout, f.output)
         live: Live = {part: f.live[part] for part in RECORD_PARTS}
         origin = f.live["q"][0], f.live["k"][0], f.live["output"][0], f.dims
-        out = self.record(call, live=live, written=f.dtype, softmax=softmax, origin=origin)
+        softmax.recorded = True
+        out = self.record(call, live, Written(f.dtype, error), origin)
         return out if out is None else f.restore(out)
 
     def record(
         self,
         call: Call,
         live: Live | None = None,
-        written: torch.dtype | None = None,
-        softmax: Softmax | None = None,
+        written: Written | None = None,
         origin: tuple[Tensor, Tensor, Tensor, Any] | None = None,
     ) -> Tensor | None:
         owner = self.owner()
         if owner is None:  # an attention outside the watched model
             return None
+        self.ran = True
         name, module, tokens = owner
         if isinstance(module, nn.TransformerEncoderLayer):  # the fast path computes it there
             name = f"{name}.self_attn".lstrip(".")
         origin = origin or (call.q, call.k, call.output, _dims(call))
-        if softmax is not None:
-            if not call.dropout and not self._holds(self._make(name, call, None, written, None)):
-                softmax.reason = "it was followed, but what it gives can't be reproduced"
-                return None
-            softmax.recorded = True
         changed = None
-        if (change := self.replaced.get(name) or find_change(self.change, self._free(name))) is not None:
+        if self.steering and (change := self.steering.find(name, self._free(name))) is not None:
             shape, call = call.output.shape, change.apply(_bring_to_four(call))
             call = replace(call, output=run(call))
             changed = call.output.reshape(shape) if live is None else call.output
@@ -152,7 +165,7 @@ class Recorder:
         return changed
 
     def _make(
-        self, name: str, call: Call, live: Live | None, written: torch.dtype | None, reading: Reading | None
+        self, name: str, call: Call, live: Live | None, written: Written | None, reading: Reading | None
     ) -> Record:
         """A record of its own, that holds on to no graph."""
         call = _bring_to_four(call)
@@ -161,10 +174,10 @@ class Recorder:
             parts = tuple(to_autocast(x) for x in parts)  # what the kernel rounded, the record must
         parts = [x.detach().clone() if self.copy else x.detach() for x in (*parts, call.output)]
         mask = call.mask if call.mask is None else call.mask.detach()
-        mask = mask.clone() if self.copy and isinstance(mask, Tensor) else mask
+        mask = mask.clone() if self.copy and mask is not None else mask
         q, k, v, output = parts
         how = call.beta, call.causal, call.dropout
-        return Record(name, q, k, v, mask, *how, output, live, written, reading, self.steer)
+        return Record(name, q, k, v, mask, *how, output, live, written, reading, self.steering.replace)
 
     def _read(
         self, name: str, tokens: TokenShapes | None, origin: tuple[Tensor, Tensor, Tensor, Any]
@@ -177,25 +190,23 @@ class Recorder:
         while stack and not place.isdigit():
             stack, _, place = stack.rpartition(".")
         stack = stack if place.isdigit() else name
+        if stack not in self.stacks:
+            before = sum(1 << i for i, other in enumerate(self.sources) if _is_in(other, stack))
+            self.stacks[stack] = Stack(frozenset([Atom(1)]), before)
+        number, inside = len(self.sources), self.stacks[stack].sources
+        for path, other in self.stacks.items():
+            if _is_in(name, path):
+                other.sources |= 1 << number
         self.sources.append(name)
-        inside, outside = 0, 0
-        for i, other in enumerate(self.sources[:-1]):
-            if other.startswith(stack):
-                inside |= 1 << i
-            else:
-                outside |= 1 << i
         crosses = tokens is not None and tokens.crossing
-        key = frozenset([self.stacks.setdefault(stack, Atom(1))])
+        outside = ((1 << number) - 1) ^ inside
         return Reading(
-            "cross" if crosses else "self", len(self.sources) - 1, key, inside, outside if crosses else inside
+            "cross" if crosses else "self",
+            number,
+            self.stacks[stack].tokens,
+            inside,
+            outside if crosses else inside,
         )
-
-    def _holds(self, record: Record) -> bool:
-        """Whether rows of what was followed are the model's own: all of a small map, else eight from first to last."""
-        n = record.q.shape[2]
-        few = range(n) if n <= 16 else torch.linspace(0, n - 1, 8).long().tolist()
-        with torch._C.DisableTorchFunction():
-            return record.check_rows(few) if n else True
 
     def _keep_graph(self, name: str, live: Live | None, parts: tuple[Tensor, ...]) -> Live:
         live = live or {part: (x, _four_axes) for part, x in zip(RECORD_PARTS, parts, strict=True)}
@@ -249,6 +260,10 @@ class Recorder:
         while (free := name if times == 1 else f"{name}#{times}") in self.seen:
             times += 1
         return free
+
+
+def _is_in(name: str, stack: str) -> bool:
+    return not stack or name == stack or name.startswith((f"{stack}.", f"{stack}#"))
 
 
 def _frames() -> Iterator[FrameType]:

@@ -4,8 +4,11 @@ The changed attention is computed by the formula, a few rows at a time, and take
 record is of the changed one and checks itself as any other.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+import difflib
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -36,6 +39,14 @@ class Change:
     keys: Keys | None = None
     """Key number to another vector (d) or to a factor; or a function of all keys (b g k d)."""
 
+    def __post_init__(self) -> None:
+        if self.beta is not None and (not isinstance(self.beta, (int, float)) or math.isnan(self.beta)):
+            raise ValueError(f"beta is {self.beta!r}; expected a number")
+        if not isinstance(self.off, Sequence) or not all(isinstance(head, int) for head in self.off):
+            raise ValueError(f"off is {self.off!r}; expected a list of heads, as [3]")
+        if self.keys is not None and not callable(self.keys) and not isinstance(self.keys, Mapping):
+            raise ValueError(f"keys is {self.keys!r}; expected key numbers to vectors or factors, or a function")
+
     def apply(self, call: Call) -> Call:
         """The call with what is different."""
         if call.dropout:
@@ -52,13 +63,90 @@ class Change:
 Changes = Change | Mapping[str, Change] | Callable[[str], Change | None]
 
 
-def find_change(changes: Changes | None, name: str) -> Change | None:
-    """The change for an attention by its name; that of a module holds for each time that it attends."""
-    if changes is None or isinstance(changes, Change):
-        return changes
-    if isinstance(changes, Mapping):
-        return changes.get(name) or changes.get(name.partition("#")[0])
-    return changes(name)
+class Steering:
+    """The changes of one block: what `watch` was given, and what records ask for inside it."""
+
+    def __init__(self, changes: Changes | None, modules: Mapping[str, str]):
+        """modules: the name by which each module is recorded, by every name that the model has for it."""
+        self.changes = changes
+        self.replaced: dict[str, Change] = {}
+        self.over = False
+        self._unused: dict[str, str] = {}  # what was asked for and hasn't been done: by name, as it was put
+        if changes is None:
+            return
+        if isinstance(changes, Mapping):
+            for name, change in changes.items():
+                module = str(name).partition("#")[0]
+                if module not in modules:
+                    raise ValueError(f"change: the model has no module {module!r}{_say_near(module, modules)}")
+                if modules[module] != module:
+                    raise ValueError(
+                        f"change: {module!r} is the same module as {modules[module]!r}, by which it is recorded"
+                    )
+                _check_change(change)
+                self._unused[str(name)] = f"change={{{str(name)!r}: …}}"
+        elif not callable(changes):
+            _check_change(changes)
+
+    def __bool__(self) -> bool:
+        return self.changes is not None or bool(self.replaced)
+
+    def find(self, module: str, name: str) -> Change | None:
+        """The change for an attention: what its record asked for, or what was given by its name or its module's."""
+        if (change := self.replaced.get(module)) is not None:
+            self._unused.pop(module, None)
+            return change
+        if self.changes is None or isinstance(self.changes, Change):
+            return self.changes
+        if not isinstance(self.changes, Mapping):
+            change = self.changes(name)
+            return change if change is None else _check_change(change)
+        key = name if name in self.changes else module
+        self._unused.pop(key, None)
+        return self.changes.get(key)
+
+    def replace(self, name: str, heads: int, change: Mapping[str, Any]) -> None:
+        """Change an attention from now on; with nothing given it is as it was."""
+        if self.over:
+            raise ValueError(f"record {name!r} belongs to a block that is over; use watch(model, change=…)")
+        module = name.partition("#")[0]
+        self._unused.pop(module, None)
+        self.replaced.pop(module, None)
+        if not change:
+            return
+        known = [field.name for field in fields(Change)]
+        for key in change:
+            if key not in known:
+                raise ValueError(f"replace takes no {key!r}{_say_near(key, known)}; expected {', '.join(known)}")
+        self.replaced[module] = Change(**change)
+        _check_heads(self.replaced[module].off, heads)
+        self._unused[module] = f"seen[{name!r}].replace(…)"
+
+    def finish(self, seen: Iterable[str], ran: bool) -> None:
+        """The block is over. ValueError if a change was never used, so that nothing is as it was asked for."""
+        self.over = True
+        unused = self._unused if ran else {}
+        for name, text in unused.items():
+            if text.startswith("seen"):
+                raise ValueError(
+                    f"{text} changed nothing: no forward ran after it; run the model once more in the block"
+                )
+            known = list(seen)
+            raise ValueError(f"{text} changed nothing: no attention of that name ran{_say_near(name, known)}")
+
+
+def _check_change(change: object) -> Change:
+    if not isinstance(change, Change):
+        raise ValueError(f"a change is {change!r}; expected a Change, as Change(off=[3])")
+    return change
+
+
+def _say_near(name: str, known: Iterable[str]) -> str:
+    """Names that were perhaps meant: those like it, or those that have it in them or stand below it."""
+    known = [one for one in known if one]
+    near = difflib.get_close_matches(name, known, 3)
+    near = near or [one for one in known if name and (name in one or one in name)][:3] or known[:3]
+    return f"; did you mean {' or '.join(map(repr, near))}?" if near else ""
 
 
 def run(call: Call) -> Tensor:
@@ -91,10 +179,14 @@ def _exchange(k: Tensor, keys: Keys) -> Tensor:
     return k
 
 
-def _silence(v: Tensor, heads: int, off: Sequence[int]) -> Tensor:
+def _check_heads(off: Sequence[int], heads: int) -> None:
     for head in off:
         if not -heads <= head < heads:
             raise ValueError(f"head {head} is asked for; expected one of 0…{heads - 1}")
+
+
+def _silence(v: Tensor, heads: int, off: Sequence[int]) -> Tensor:
+    _check_heads(off, heads)
     v = share_heads(v, heads)
     on = torch.ones(heads, dtype=v.dtype, device=v.device)
     on[[head % heads for head in off]] = 0.0

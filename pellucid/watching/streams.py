@@ -197,8 +197,9 @@ class Streams:
         """Where each place of an axis lay before it was rolled and padded, and the axis that it was; −1 for padding."""
         here = torch.arange(atom.size)
         while (moved := self._moved.get(atom)) is not None:
-            whole = moved.axis[0].root
-            if leaves((whole,)) != leaves(moved.axis):
+            parts = leaves(moved.axis)
+            whole = layout.whole_of(parts[0], parts)
+            if leaves((whole,)) != parts:
                 break
             here = torch.where(here < 0, here, (here - moved.shift) % atom.size)
             here = here.where(here < whole.size, -1)
@@ -207,9 +208,8 @@ class Streams:
 
     def _place(self, rows: list[Atom], windows: list[Atom]) -> Tensor | None:
         """Which token stands at each place of each window: from the axes that were split into windows."""
-        roots = sorted({atom.root for atom in (*rows, *windows)}, key=lambda atom: atom.serial)
-        if {leaf for root in roots for leaf in leaves((root,))} != {*rows, *windows}:
-            return None
+        among = {*rows, *windows}
+        roots = sorted({layout.whole_of(atom, among) for atom in among}, key=lambda atom: atom.serial)
         number, padding = torch.zeros(1, 1, dtype=torch.long), torch.zeros(1, 1, dtype=torch.bool)
         for root in roots:
             whole, here = self._coordinates(root)
@@ -270,7 +270,8 @@ class Streams:
         windows = [atom for atom in lead if atom.kind == "token"]
         tokens = frozenset(mine if all(atom.kind for atom in mine) else ())
         if windows and tokens:  # however they were rolled and padded
-            tokens = frozenset(self._coordinates(atom.root)[0] for atom in (*mine, *windows))
+            among = {*mine, *windows}
+            tokens = frozenset(self._coordinates(layout.whole_of(atom, among))[0] for atom in among)
         reading = Reading("self", len(self.names) - 1, tokens, asked.sources, read.sources)
         kind = self._kind(mine, theirs, windows, reading)
         return replace(reading, kind=kind, places=self._place(mine, windows) if kind == "windows" else None)

@@ -31,6 +31,8 @@ class Product:
     dtype: torch.dtype
     factors: tuple[float, float] = (1.0, 1.0)
     """By which numbers left and right had been multiplied before."""
+    is_sum: bool = False
+    """Whether something was added before the product was rounded."""
     versions: tuple[int | None, int | None] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -52,6 +54,8 @@ class Doing:
     name: str = ""
     bias: Tensor | None = None
     """What mixed heads get on top."""
+    held: torch.dtype | None = None
+    """What came out was rounded to this."""
     version: int | None = field(init=False)
 
     def __post_init__(self) -> None:
@@ -107,6 +111,14 @@ class Trail:
         if self.softmax is None:
             return replace(self, before=(*self.before, doing))
         return replace(self, after=(*self.after, doing))
+
+    def rounded_to(self, dtype: torch.dtype, done: int) -> "Trail":
+        """What came out of the last step, before which so much had been done to the scores, was held in this type."""
+        if self.softmax is not None:
+            return self
+        if len(self.before) == done:
+            return self.do(Doing("times", held=dtype))
+        return replace(self, before=(*self.before[:-1], replace(self.before[-1], held=dtype)))
 
     def held_in(self, dtype: torch.dtype) -> "Trail":
         coarser = max(self.dtype, dtype, key=lambda d: torch.finfo(d).eps)

@@ -11,17 +11,24 @@ import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 
-from torch import nn
+from torch import Tensor, nn
 
 from pellucid.layers.attention import MultiHeadAttention
 from pellucid.ops.attention import observed_by
 from pellucid.watching.generation import stitch
 from pellucid.watching.missed import ChangedOutput, Missed, MissedAttention, list_outside, list_scripted, say_missed
-from pellucid.watching.mode import Mode, compiled_shown_to, fast_path_kept, flex_shown_to, threads_watched
+from pellucid.watching.mode import (
+    Mode,
+    compiled_shown,
+    fast_path_kept,
+    flex_shown_to,
+    model_entered,
+    started_threads_watched,
+)
 from pellucid.watching.record import Record
 from pellucid.watching.recorder import Recorder
 from pellucid.watching.shapes import ShapeTable, TokenShapes, list_shapes
-from pellucid.watching.steering import Changes
+from pellucid.watching.steering import Changes, Steering
 from pellucid.watching.towers import Edge, Tower, list_edges, list_towers
 
 
@@ -44,6 +51,9 @@ class Seen(Mapping[str, Record]):
         except KeyError:
             known = ", ".join(map(repr, self._records)) or "nothing yet"
             raise KeyError(f"no attention {name!r} was seen; seen: {known}") from None
+
+    def __contains__(self, name: object) -> bool:  # Mapping's would have the sentence above written to find out
+        return name in self._records
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._records)
@@ -73,12 +83,16 @@ class Seen(Mapping[str, Record]):
         """Which attention reads what which other one wrote, found by following the data."""
         return list_edges(self)
 
-    def stitch(self) -> dict[str, Record]:
-        """The steps of a generation as one record for each module, over the whole sentence, the prompt first."""
+    def stitch(self, beams: Tensor | None = None) -> dict[str, Record]:
+        """The steps of a generation as one record for each module, over the whole sentence, the prompt first.
+
+        beams: with beam search the last step's beams are stitched, unless `generate(…, return_dict_in_generate=True,
+            output_scores=True).beam_indices` says which rows became the sentences that it returned.
+        """
         steps: dict[str, list[Record]] = {}
         for name, record in self.items():
             steps.setdefault(name.partition("#")[0], []).append(record)
-        return {name: stitch(records) for name, records in steps.items()}
+        return {name: stitch(records, beams) for name, records in steps.items()}
 
     def table(self, *, columns: bool = False) -> ShapeTable:
         """Every intermediate of every attention: name, equation, axes and shape."""
@@ -118,27 +132,30 @@ def watch(
     exact_output: leave PyTorch's fast path of encoder layers as it is, even where it can't be recorded. False switches
         it off, so that everything is recorded, and the output may differ in its last bits.
     change: a `Change`, of all attentions, by their names, or as a function of the name: what runs is the changed model,
-        and the records are of that. Inside the block `seen[name].replace(…)` changes the next forward.
+        and the records are of that. Inside the block `seen[name].replace(…)` changes the next forward. A name that
+        no attention has is an error.
     """
-    names, kinds = {}, set()
-    for name, module in model.named_modules():
-        _refuse_compiled(name, module)
-        names[id(module)] = name
+    names, aliases, kinds = {}, {}, set()
+    for name, module in model.named_modules(remove_duplicate=False):
+        aliases[name] = names.setdefault(id(module), name)
         kinds.add(type(module))
+        _refuse_compiled(name, module)
     seen = Seen(model)
-    recorder = Recorder(seen, names, gradients, copy, change)
+    steering = Steering(change, aliases)
+    recorder = Recorder(seen, names, gradients, copy, steering, exact_output)
     ours = _all_ours(kinds)
     with ExitStack() as stack:
         stack.enter_context(observed_by(recorder.ours))
         if not ours:
             stack.enter_context(flex_shown_to(recorder.flex))
-            stack.enter_context(compiled_shown_to(recorder.note))
-            if exact_output and change is None:
-                stack.enter_context(fast_path_kept())
-            stack.enter_context(threads_watched(model, recorder))
+            stack.enter_context(compiled_shown())
+            stack.enter_context(fast_path_kept())
+            stack.enter_context(started_threads_watched())
+            stack.enter_context(model_entered(model, recorder))
             stack.enter_context(Mode(recorder))
         yield seen
     recorder.finish()
+    steering.finish(seen, recorder.ran)
     seen.missed += recorder.missed
     if recorder.ran and not ours:
         seen.missed += [*list_scripted(model), *list_outside(model, seen)]
