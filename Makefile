@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: setup browser check quick test fuzz mutate spice demo bench lock sbom clean
+.PHONY: setup browser check quick test fuzz mutate spice kills demo bench lock sbom clean
 
 setup: .venv/ready
 
@@ -42,6 +42,9 @@ mutate: setup # an hour or two: small errors, and whether a test sees them
 
 spice: setup # what the test of SPICE needs: 400 MB of jars
 	$(BIN)/python tests/spice_jars.py
+
+kills: setup # an hour: a hundred runs killed at random moments, compared to the last bit
+	nice $(BIN)/python benchmarks/kills.py
 
 demo: setup
 	$(BIN)/pellucid demo
