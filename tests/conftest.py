@@ -22,8 +22,8 @@ if "PYTEST_XDIST_WORKER" in os.environ:  # workers share the cores: one thread e
 # a server, a model that is trained first), and each test that took more than 1.5 s with all its parameters, on one core
 # of a busy machine (pytest --durations=0, 2026-11-18).
 SLOW_FILES = (
-    "test_compile test_distributed test_docs test_exercises test_explain_memory test_fuzz test_hostile_files test_packaging test_readme test_resume"
-    " test_strength_explain test_strength_training"
+    "test_compile test_distributed test_docs test_exercises test_explain_memory test_fuzz test_hostile_files"
+    " test_packaging test_readme test_resume test_strength_explain test_strength_training"
 )
 SLOW_FIXTURES = "visit outcomes server bright run_folder"
 SLOW_TESTS = """
