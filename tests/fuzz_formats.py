@@ -429,6 +429,6 @@ FORMATS["an error"] = Format(lambda folder: folder, lambda path: [][0], weight=0
 FORMATS["two lines"] = Format(lambda folder: folder, say_two_lines, weight=0)
 FORMATS["a crash"] = Format(lambda folder: folder, lambda path: os.abort(), weight=0)
 FORMATS["a circle"] = Format(lambda folder: folder, lambda path: [None for _ in iter(int, 1)], weight=0)
-FORMATS["too much"] = Format(lambda folder: folder, lambda path: len(bytearray(1 << 30)), weight=0)
+FORMATS["too much"] = Format(lambda folder: folder, lambda path: len(bytearray(3 << 29)), weight=0)
 FORMATS["picture"] = Format(partial(write_file, "a.png", lambda: encoded("PNG", picture())), read_picture, weight=0)
 os.environ.setdefault("HF_DATASETS_OFFLINE", "1")
