@@ -273,6 +273,27 @@ def test_the_steps_of_a_generation_are_one_record(transformers, attention, cache
         assert record.weights()[..., 8:].sum() == 0
 
 
+def test_heads_of_a_group_that_stood_as_queries_are_heads_again():
+    """One step of four heads that share two keys, then one in which the heads of a group are the queries."""
+
+    class Grouped(nn.Module):
+        def forward(self, q, k, folded):
+            if not folded:
+                return F.scaled_dot_product_attention(q, k, k, is_causal=True, enable_gqa=True)
+            return F.scaled_dot_product_attention(q.view(1, 2, 2, 8), k, k, mask).view(1, 4, 1, 8)
+
+    q, k = torch.randn(1, 4, 5, 8), torch.randn(1, 2, 5, 8)
+    mask = torch.ones(1, 1, 1, 5, dtype=torch.bool)
+    with watch(model := Grouped()) as seen:
+        model(q[:, :, :4], k[:, :, :4], False)
+        model(q[:, :, 4:], k, True)
+    (whole,) = seen.stitch().values()
+    with watch(model) as once:
+        model(q, k, False)
+    assert_close(whole.weights(), once[""].weights(), rtol=0, atol=1e-6)
+    assert whole.check() < 1e-5
+
+
 def test_beams_are_followed_to_where_they_came_from(transformers):
     model, ids = causal_model(transformers, "sdpa"), torch.randint(3, 50, (1, 4))
     options = {"max_new_tokens": 5, "min_new_tokens": 5, "num_beams": 3, "num_return_sequences": 3}

@@ -70,6 +70,8 @@ def stitch(records: Sequence[Record], beams: Tensor | None = None) -> Record:
         return first
     for record in records:
         record._check_unwritten(("q", "k", "v", "mask", "output"))
+    records = [_part_heads(record, first.q.shape[1]) for record in records]
+    for record in records:
         if record.q.shape[1] != first.q.shape[1] or isinstance(record.mask, Rule) or record.beta != first.beta:
             raise ValueError(f"record {record.name!r} can't be stitched to {first.name!r}: they are not alike")
     if len({record.k.shape[1] for record in records}) > 1:  # heads that were shared in one step and not in another
@@ -78,6 +80,18 @@ def stitch(records: Sequence[Record], beams: Tensor | None = None) -> Record:
     allowed = [_allowed(record) for record in records]
     steps = [_Step.of(record, open_) for record, open_ in zip(records, allowed, strict=True)]
     return _join(records, allowed, _find_parents(steps) if beams is None else _walk(records, steps, beams))
+
+
+def _part_heads(record: Record, heads: int) -> Record:
+    """With its heads as heads: where one word is said, Hugging Face may put those of a group in the queries' place."""
+    b, groups, n, _ = record.q.shape
+    if groups == heads or n * groups != heads or record.causal or isinstance(record.mask, Rule):
+        return record
+    q, output = (x.reshape(b, heads, 1, -1) for x in (record.q, record.output))
+    mask = record.mask
+    if mask is not None:
+        mask = mask.expand(b, groups, n, record.k.shape[2]).reshape(b, heads, 1, -1)
+    return replace(record, q=q, output=output, mask=mask, live=None)
 
 
 def _allowed(record: Record) -> Tensor:
@@ -133,6 +147,7 @@ def _join(records: Sequence[Record], allowed: list[Tensor], sentences: list[_Sen
     n_keys = max(len(sentence.origins) for sentence in sentences)
     n_queries = max(sum(records[step].q.shape[2] for step in range(len(s.rows))) for s in sentences)
     biased = any(isinstance(r.mask, Tensor) and r.mask.dtype != torch.bool for r in records)
+    own = max(open_.shape[1] for open_ in allowed)  # masks of each head's own, if one step has them
     parts: dict[str, list[Tensor]] = {"q": [], "k": [], "v": [], "output": [], "mask": []}
     for sentence in sentences:
         for part in ("k", "v"):
@@ -156,7 +171,9 @@ def _join(records: Sequence[Record], allowed: list[Tensor], sentences: list[_Sen
                 bias[..., index] = torch.where(open_[..., held], given, -torch.inf)
                 whole = bias
             rows.append(whole)
-        parts["mask"].append(_fill_up(torch.cat(rows, dim=1), n_queries, -torch.inf if biased else 0.0))
+        parts["mask"].append(
+            _fill_up(torch.cat([x.expand(own, -1, -1) for x in rows], dim=1), n_queries, -torch.inf if biased else 0.0)
+        )
     joined = {part: torch.stack(held) for part, held in parts.items()}
     return replace(last, name=records[0].name, **joined, causal=False, live=None)
 
