@@ -14,7 +14,8 @@ clock tower building window vase flowers bear teddy zebra sheep cow standing sit
 next near on in of with at to and or while very no art fig pres gen mass miss del wash ill ore pa ark tex pic gif
 doc java sun mon wed sat may mar dec jan oct co inc men women people's group large small top background photo
 picture image some several it is are his her their this that can cannot gonna wanna gotta lemme gimme do does did
-was would could should have has ain i we they you he she Σοφία""".split()
+was would could should have has ain i we they you he she c'est qu'il l'homme li'l ev'ry cap'n nat'l e'er gov't ma'am
+y'all s&l's R&B Σοφία""".split()
 ABBREVIATIONS = """mr mrs ms miss dr drs prof profs sen sens rep reps atty attys lt col gen messrs gov govs adm rev
 maj sgt cpl pvt capt st ste ave pres lieut hon brig cmdr comdr pfc spc supt supts det mt ft adj adv asst assoc ens
 insp mlle mme msgr sfc inc co cos corp ltd plc bancorp dept bhd assn univ intl sys no nos prop ph jr sr bros ed esq

@@ -93,6 +93,7 @@ ORDINARY = (
         ("two\u2028lines\nin one", ["two", "lines", "in", "one"]),
         ("vitamin C.", ["vitamin", "c."]),
         ("'till 'em, 'cause 'he", ["'till", "'em", "'cause", "he"]),
+        ("l'homme, c’est un li'l gov't", ["l'homme", "c’est", "un", "li'l", "gov", "t"]),
         ("s&Ls, s&m, AT&T", ["s&ls", "s", "&", "m", "at&t"]),
         ("PIC\u3000broccoli.comdr. 😀x.com", ["pic", "broccoli.com", "dr.", "😀x.com"]),
     ],

@@ -134,6 +134,7 @@ RULES = (
     _rule("a", f"([A-HJ-XZn]{EITHER}[A-Za-zж]{{2,}})"),  # O'Neil
     _rule("a", f"([A-Za-zж]+[aeiouyAEIOUY]{EITHER}[aeiouA-Z][A-Za-zж]*)"),
     _rule("a", f"([lLdDjJ]{QUOTE}|(?i:dunkin|somethin|ol){QUOTE}|[dD]{QUOTE}[yY][eE]|[cC]'(?i:mon)|[oO]{EITHER}[oO])"),
+    _rule("a", f"((?i:c{QUOTE}est|cap{QUOTE}n|ev'ry|li'l|nat'l|e'er))"),
     _rule("a", rf"([yY]{QUOTE})[A-Za-zж]"),  # y'|all
     _rule("a", r"([cCfF]#|[cC]\+\+)"),
     _rule(".", f"({QUOTE}(?:[nN]{QUOTE}?|(?i:em|cause|till?)|[2-9]0[sS]))"),  # 'n', '60s
