@@ -21,7 +21,7 @@ import torch
 from report import Column, Table, keep
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
-from trainings import TINY, WILD, Started, assert_same_run, free_port, words_for
+from trainings import TINY, WILD, Started, assert_same_run, free_port, words_for  # pyright: ignore[reportMissingImports]
 
 EACH = 5  # kills of one run
 CAPTIONER = shlex.split(
