@@ -11,6 +11,7 @@ and beside it stands a checksum of the file.
 
 import math
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -168,13 +169,20 @@ def read_state_facts(path: Path) -> Facts:
         raise Damaged(path / parts.FACTS if path.is_dir() else path, error) from None
 
 
-def fill_module(module: nn.Module, path: Path) -> None:
-    """Give the module the weights in a checkpoint, their average where there is one."""
+@contextmanager
+def checked(path: Path) -> Iterator[None]:
+    """Around reading weights: of damaged ones a sentence also says which others there are."""
     try:
         check_checkpoint(path)
-        weights, average = read_tensors(path, "model."), read_tensors(path, "average.")
+        yield
     except Damaged as error:
         raise ValueError(f"{error}; {Checkpoints(path.parent).instead_of(path)}") from None
+
+
+def fill_module(module: nn.Module, path: Path) -> None:
+    """Give the module the weights in a checkpoint, their average where there is one."""
+    with checked(path):
+        weights, average = read_tensors(path, "model."), read_tensors(path, "average.")
     if average:  # of what is learned; what only is remembered (buffers) has no average
         learned = dict(module.named_parameters())
         weights = {name: tensor for name, tensor in weights.items() if name not in learned} | average
@@ -182,15 +190,16 @@ def fill_module(module: nn.Module, path: Path) -> None:
 
 
 def read_shapes(path: Path, prefix: str) -> dict[str, Size]:
-    """The shapes of the tensors whose names begin with the prefix, without it; none of them is read."""
-    if path.is_dir():
-        return parts.read_shapes(path, prefix)
-    try:
-        with open_tensors(path) as file:
-            names = [name for name in file.keys() if name.startswith(prefix)]  # noqa: SIM118
-            return {name.removeprefix(prefix): Size(file.get_slice(name).get_shape()) for name in names}
-    except SafetensorError as error:
-        raise Damaged(path, error) from None
+    """The shapes of the tensors whose names begin with the prefix, without it; none of them is made."""
+    with checked(path):
+        if path.is_dir():
+            return parts.read_shapes(path, prefix)
+        try:
+            with open_tensors(path) as file:
+                names = [name for name in file.keys() if name.startswith(prefix)]  # noqa: SIM118
+                return {name.removeprefix(prefix): Size(file.get_slice(name).get_shape()) for name in names}
+        except SafetensorError as error:
+            raise Damaged(path, error) from None
 
 
 def read_tensors(path: Path, prefix: str) -> dict[str, Tensor]:
