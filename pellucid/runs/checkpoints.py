@@ -169,10 +169,19 @@ def read_state_facts(path: Path) -> Facts:
         raise Damaged(path / parts.FACTS if path.is_dir() else path, error) from None
 
 
+@contextmanager
+def checked(path: Path) -> Iterator[None]:
+    """Around reading weights: of damaged ones a sentence also says which others there are."""
+    try:
+        check_checkpoint(path)
+        yield
+    except Damaged as error:
+        raise ValueError(f"{error}; {Checkpoints(path.parent).instead_of(path)}") from None
+
+
 def fill_module(module: nn.Module, path: Path) -> None:
     """Give the module the weights in a checkpoint, their average where there is one."""
-    with _naming_others(path):
-        check_checkpoint(path)
+    with checked(path):
         weights, average = read_tensors(path, "model."), read_tensors(path, "average.")
     if average:  # of what is learned; what only is remembered (buffers) has no average
         learned = dict(module.named_parameters())
@@ -180,19 +189,10 @@ def fill_module(module: nn.Module, path: Path) -> None:
     load_strictly(module, weights, path)
 
 
-@contextmanager
-def _naming_others(path: Path) -> Iterator[None]:
-    """Who hears that weights are damaged also hears which others there are."""
-    try:
-        yield
-    except Damaged as error:
-        raise ValueError(f"{error}; {Checkpoints(path.parent).instead_of(path)}") from None
-
-
 def read_shapes(path: Path) -> dict[str, Size]:
-    """The shapes of the model's tensors by their names in it; none of them is read."""
+    """The shapes of the model's tensors by their names in it; none of them is made."""
     prefix = "model."
-    with _naming_others(path):
+    with checked(path):
         if path.is_dir():
             return parts.read_shapes(path, prefix)
         try:
