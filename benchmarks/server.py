@@ -1,81 +1,151 @@
-"""make bench, server part: 200 clients at a time for 30 s, and what they were answered.
+"""make bench, server part: 200 clients at a time, alone and then beside strangers who want to keep them out.
 
 `pellucid serve` runs as a process of its own. Each client sends pictures one after the other over one connection, most
-to be classified, some to be captioned or traced, and comes again later when it is told that the server is full. Any
-answer but 200 and 503 is a failure, and so is memory that grows. Prints a report and keeps it in
+to be classified, some to be captioned or traced, and comes again later when it is told that the server is full. Then
+the same beside 100 slow uploads, 200 who ask for experiments and 400 silent sockets. Failures are: any answer but 200
+and 503, a client that is hung up on, memory that grows, a log that does, pictures that take more than twice their time
+alone, and a server that isn't quick again a second after the strangers have gone. Prints a report and keeps it in
 results/server-cpu.json.
 """
 
 import argparse
 import asyncio
+import itertools
 import re
+import resource
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
-from collections import Counter, defaultdict
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import torch
 from meter import MEGABYTE
 from report import Column, Table, keep
+from strangers import Seen, ask_once, client, strangers
 
-from pellucid.serve.samples import samples
-
-WAYS = {
-    "classify": ("/api/classify?model=vit-cifar10", "ship"),
-    "classify a photograph": ("/api/classify?model=vit-cifar10", "china"),
-    "caption": ("/api/caption?model=captioner-scenes", "scene-1"),
-    "trace": ("/api/trace?model=vit-cifar10", "truck"),
-}
-MIX = ["classify"] * 6 + ["classify a photograph"] * 2 + ["caption", "trace"]
 GROWTH = 1.2  # memory at the end over memory in the middle, at most
+SLOWER = 2.0  # times alone that a picture may take beside strangers
+RECOVERY = 1.0  # seconds
+LOG = MEGABYTE
 
 
 @dataclass
-class Seen:
-    """What all clients together have seen."""
+class Phase:
+    """What was seen in one stretch of time. memory: of the server, each second. busy: of one core, by the clients."""
 
-    statuses: Counter[int] = field(default_factory=Counter)
-    seconds: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
-    wrong: list[str] = field(default_factory=list)
+    seen: Seen
+    seconds: float
+    memory: list[float]
+    busy: float
 
+    @property
+    def times(self) -> list[float]:
+        return list(itertools.chain(*self.seen.seconds.values()))
 
-async def client(number: int, port: int, until: float, seen: Seen) -> None:
-    """One who asks, reads the answer to its end, and asks again."""
-    reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    turn = number
-    while time.perf_counter() < until:
-        way = MIX[turn % len(MIX)]
-        path, picture = WAYS[way]
-        body, begun = samples()[picture].data, time.perf_counter()
-        writer.write(f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body)
-        await writer.drain()
-        head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").lower()
-        answer = await reader.readexactly(int(re.findall(r"content-length: (\d+)", head)[0]))
-        status = int(head.split(" ", 2)[1])
-        seen.statuses[status] += 1
-        if status == 200:
-            seen.seconds[way].append(time.perf_counter() - begun)
-            turn += 1
-        elif status == 503:
-            await asyncio.sleep(float(re.findall(r"retry-after: (\d+)", head)[0]))
-        else:
-            seen.wrong.append(f"{way}: {status} {answer[:200]!r}")
-    writer.close()
+    def cut(self, percent: int) -> float:
+        return statistics.quantiles(self.times, n=100)[percent - 1]
 
 
-async def load(port: int, clients: int, seconds: float, process: int) -> tuple[Seen, list[float]]:
-    """All clients for so long; the server's memory a second after they began, then about each second."""
+@dataclass
+class Measurement:
+    """quiet: seconds of one picture with nobody else; recovery: after the strangers left; log: bytes of each file."""
+
+    alone: Phase
+    beside: Phase
+    quiet: float
+    recovery: float
+    log: dict[str, int]
+    code: int
+
+    def failures(self) -> list[str]:
+        wrong = [*self.alone.seen.wrong, *self.beside.seen.wrong][:5]
+        slower = self.beside.cut(50) / self.alone.cut(50)
+        middle, end = halves(self.beside.memory)
+        found = {
+            f"exit code {self.code}": self.code != 0,
+            f"pictures took {slower:.2f} times as long": slower > SLOWER,
+            f"memory grew from {middle:.0f} to {end:.0f} MB": end > GROWTH * middle,
+            f"quick again after {self.recovery:.2f} s": self.recovery > RECOVERY,
+            f"logs of {self.log} bytes": sum(self.log.values()) > LOG,
+        }
+        return wrong + [sentence for sentence, fails in found.items() if fails]
+
+
+def halves(memory: list[float]) -> tuple[float, float]:
+    """In the middle, and at the end."""
+    third = len(memory) // 3
+    return statistics.median(memory[third : 2 * third + 1]), statistics.median(memory[-5:])
+
+
+async def load(port: int, clients: int, seconds: float, process: int) -> Phase:
+    """All clients for so long."""
     seen, memory = Seen(), []
-    until = time.perf_counter() + seconds
-    asking = asyncio.gather(*(client(i, port, until, seen) for i in range(clients)))
+    begun, computed = time.perf_counter(), time.process_time()
+    asking = asyncio.gather(*(client(i, port, seen, begun + seconds) for i in range(clients)))
     while not asking.done():
         await asyncio.wait([asking], timeout=1.0)
         memory.append(resident(process))
     await asking
-    return seen, memory
+    passed = time.perf_counter() - begun
+    return Phase(seen, passed, memory, (time.process_time() - computed) / passed)
+
+
+async def recover(port: int, quiet: float) -> float:
+    """Seconds until a picture is answered as if nobody else had been there, or nearly so."""
+    begun = time.perf_counter()
+    while time.perf_counter() - begun < 60:
+        if await ask_once(port) < 2 * quiet + 0.05:
+            break
+    return time.perf_counter() - begun
+
+
+async def measure_phases(
+    port: int, process: int, clients: int, seconds: tuple[float, float], others: dict[str, int]
+) -> tuple[float, Phase, Phase, float]:
+    """Nobody, clients alone, clients beside strangers, nobody again."""
+    quiet = statistics.median([await ask_once(port) for _ in range(20)])
+    alone = await load(port, clients, seconds[0], process)
+    seen = Seen()
+    async with strangers(others, port, seen):
+        await asyncio.sleep(1.0)
+        beside = await load(port, clients, seconds[1], process)
+    recovery = await recover(port, quiet)
+    for who, statuses in seen.statuses.items():
+        beside.seen.statuses[who] += statuses
+    beside.seen.wrong += seen.wrong
+    return quiet, alone, beside, recovery
+
+
+def measure(
+    clients: int, seconds: tuple[float, float], others: dict[str, int], files: int | None = None
+) -> Measurement:
+    """files: how many the server may open."""
+    most = None if files is None else partial(resource.setrlimit, resource.RLIMIT_NOFILE, (files, files))
+    with tempfile.TemporaryDirectory() as place:
+        access, errors = Path(place) / "access.jsonl", Path(place) / "errors.txt"
+        command = [sys.executable, "-m", "pellucid", "serve", "--port", "0", "--device", "cpu", "--log", str(access)]
+        command += ["--models", "vit-cifar10", "captioner-scenes"]
+        with (
+            errors.open("w") as stream,
+            subprocess.Popen(command, stdout=subprocess.PIPE, stderr=stream, text=True, preexec_fn=most) as server,
+        ):
+            assert server.stdout is not None
+            try:
+                port = int(re.findall(r":(\d+)/", server.stdout.readline())[0])
+                phases = asyncio.run(measure_phases(port, server.pid, clients, seconds, others))
+                server.terminate()
+                code = server.wait(60)
+            finally:
+                server.kill()
+        quiet, alone, beside, recovery = phases
+        sizes = {"access log": sum(file.stat().st_size for file in Path(place).glob("access.jsonl*"))}
+        sizes["errors"] = errors.stat().st_size
+        print(errors.read_text()[-2000:], file=sys.stderr)
+    return Measurement(alone, beside, quiet, recovery, sizes, code)
 
 
 def resident(process: int) -> float:
@@ -83,50 +153,80 @@ def resident(process: int) -> float:
     return int(Path(f"/proc/{process}/statm").read_text().split()[1]) * 4096 / MEGABYTE
 
 
-def answers(seen: Seen, seconds: float) -> Table:
+def answers(phase: Phase) -> Table:
     rows = []
-    every = [each for times in seen.seconds.values() for each in times]
-    for way, times in [*sorted(seen.seconds.items()), ("all", every)]:
+    for way, times in [*sorted(phase.seen.seconds.items()), ("all", phase.times)]:
         cuts = statistics.quantiles(times, n=100)
-        rows.append({"what": way, "answers": len(times) / seconds, "p50": 1000 * cuts[49], "p99": 1000 * cuts[98]})
+        rows.append(
+            {"what": way, "answers": len(times) / phase.seconds, "p50": 1000 * cuts[49], "p99": 1000 * cuts[98]}
+        )
     columns = {"what": Column(), "answers": Column("/s", 1), "p50": Column("ms"), "p99": Column("ms")}
     return Table("answers a second, and how long they took", columns, rows)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--clients", type=int, default=200)
-    parser.add_argument("--seconds", type=float, default=30.0)
-    options = parser.parse_args()
-    command = [sys.executable, "-m", "pellucid", "serve", "--port", "0", "--device", "cpu"]
-    command += ["--models", "vit-cifar10", "captioner-scenes"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
-        assert server.stdout is not None
-        port = int(re.findall(r":(\d+)/", server.stdout.readline())[0])
-        before = resident(server.pid)
-        seen, memory = asyncio.run(load(port, options.clients, options.seconds, server.pid))
-        server.terminate()
-        code = server.wait(60)
-    middle, end = statistics.median(memory[len(memory) // 3 : 2 * len(memory) // 3 + 1]), statistics.median(memory[-5:])
-    statuses = [{"status": str(status), "answers": times} for status, times in sorted(seen.statuses.items())]
-    held = {"before": before, "in the middle": middle, "at the end": end}
-    tables = {
-        "answers": answers(seen, options.seconds),
-        "statuses": Table("answers by status", {"status": Column(), "answers": Column()}, statuses),
+def statuses(phase: Phase) -> Table:
+    rows = [
+        {"who": who, "status": status, "times": times}
+        for who, counts in sorted(phase.seen.statuses.items())
+        for status, times in sorted(counts.items())
+    ]
+    return Table("answers by status", {"who": Column(), "status": Column(), "times": Column()}, rows)
+
+
+def tables(m: Measurement) -> dict[str, Table]:
+    memory = dict(zip(("in the middle", "at the end"), halves(m.beside.memory), strict=True))
+    held = {"alone, at the end": statistics.median(m.alone.memory[-5:])} | {
+        f"beside strangers, {when}": megabytes for when, megabytes in memory.items()
+    }
+    beside = {
+        "p50 over alone": m.beside.cut(50) / m.alone.cut(50),
+        "p99 over alone": m.beside.cut(99) / m.alone.cut(99),
+        "answers a second over alone": (len(m.beside.times) / m.beside.seconds)
+        / (len(m.alone.times) / m.alone.seconds),
+        "seconds of one picture, nobody else there": m.quiet,
+        "seconds until it is quick again": m.recovery,
+        "clients' share of a core": m.beside.busy,
+    } | {f"MB of the {name}": size / MEGABYTE for name, size in m.log.items()}
+    return {
+        "answers": answers(m.alone),
+        "statuses": statuses(m.alone),
         "memory": Table(
             "memory of the server",
             {"when": Column(), "memory": Column("MB")},
             [{"when": when, "memory": megabytes} for when, megabytes in held.items()],
         ),
+        "answers_beside": answers(m.beside),
+        "statuses_beside": statuses(m.beside),
+        "beside": Table(
+            "beside strangers",
+            {"what": Column(), "value": Column("", 2)},
+            [{"what": what, "value": value} for what, value in beside.items()],
+        ),
     }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--clients", type=int, default=200)
+    parser.add_argument("--seconds", type=float, default=30.0, help="alone")
+    parser.add_argument("--beside", type=float, default=60.0, help="seconds beside strangers")
+    parser.add_argument("--slow", type=int, default=100, help="uploads of a byte a second")
+    parser.add_argument("--lab", type=int, default=200, help="who ask for experiments")
+    parser.add_argument("--silent", type=int, default=400, help="sockets that say nothing")
+    parser.add_argument("--files", type=int, help="that the server may open: ulimit -n")
+    parser.add_argument("--name", default="server", help="of the file in results/")
+    options = parser.parse_args()
+    others = {"slow uploads": options.slow, "experiments": options.lab, "silent sockets": options.silent}
+    measured = measure(options.clients, (options.seconds, options.beside), others, options.files)
     notes = (
         "The clients run on the machine that serves. Latency is from the first byte sent to the last byte read, of "
         "those that were answered."
     )
-    settings = {"clients": options.clients, "seconds": options.seconds}
-    keep("server", tables, torch.device("cpu"), settings=settings, notes=notes)
-    if seen.wrong or code or end > GROWTH * middle:
-        sys.exit("; ".join([*seen.wrong[:5], f"exit code {code}", f"memory {middle:.0f} to {end:.0f} MB"]))
+    settings = {"clients": options.clients, "seconds": options.seconds, "seconds beside": options.beside} | others
+    settings |= {} if options.files is None else {"files": options.files}
+    keep(options.name, tables(measured), torch.device("cpu"), settings=settings, notes=notes)
+    if failures := measured.failures():
+        sys.exit("; ".join(failures))
 
 
 if __name__ == "__main__":

@@ -59,7 +59,7 @@ def test_all_parameters_within_their_bounds_give_a_page_or_a_sentence_of_ours(na
     assert schema
     edges = [{each: edge} for each in schema for edge in (schema[each]["minimum"], schema[each]["maximum"])]
 
-    @settings(max_examples=8, deadline=None, database=None, suppress_health_check=list(HealthCheck))
+    @settings(max_examples=3, deadline=None, database=None, suppress_health_check=list(HealthCheck))
     @given(st.fixed_dictionaries({}, optional={each: values(schema[each]) for each in schema}))
     def tried(changes):
         whole = {each for each in changes if schema[each]["type"] == "integer"}
