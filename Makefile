@@ -33,8 +33,8 @@ quick: setup # every room in a minute
 test: setup .venv/browser
 	$(BIN)/pytest -n 2 --dist loadfile
 
-fuzz: setup # 100,000 hostile inputs, an hour or so: for the night; SEED=2 for others, Ctrl-C and again to go on
-	nice $(BIN)/python -W ignore tests/fuzz.py --inputs 100000 --seed $(or $(SEED),1)
+fuzz: setup # 100,000 hostile inputs, an hour or so: for the night; SEED=2 for others, WORKERS=8 on more cores, Ctrl-C and again to go on
+	nice $(BIN)/python -W ignore tests/fuzz.py --inputs 100000 --seed $(or $(SEED),1) --workers $(or $(WORKERS),1)
 
 mutate: setup # an hour or two: small errors, and whether a test sees them
 	nice $(BIN)/python tests/mutate.py --sample 400
@@ -44,7 +44,7 @@ spice: setup # what the test of SPICE needs: 400 MB of jars
 	$(BIN)/python tests/spice_jars.py
 
 kills: setup # an hour: a hundred runs killed at random moments, compared to the last bit
-	nice $(BIN)/python benchmarks/kills.py
+	nice $(BIN)/python benchmarks/kills.py --workers $(or $(WORKERS),1)
 
 demo: setup
 	$(BIN)/pellucid demo

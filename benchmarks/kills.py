@@ -2,6 +2,7 @@
 
     python benchmarks/kills.py               # a hundred kills: both tasks, both stages, one and two processes
     python benchmarks/kills.py --kills 400   # goes on from the hundred: what was done is kept in --folder
+    python benchmarks/kills.py --workers 8   # so many runs at a time
 
 Each run is killed five times (SIGKILL; of two processes one, then the other), begun again, and compared at its end
 with the same run that nobody killed: weights, averages, optimizers' memory, the best weights, and the log.
@@ -9,12 +10,14 @@ with the same run that nobody killed: weights, averages, optimizers' memory, the
 
 import argparse
 import json
+import multiprocessing
 import random
 import shlex
 import shutil
 import sys
 import tempfile
 import time
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
 
 import torch
@@ -44,26 +47,31 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kills", type=int, default=100)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--workers", type=int, default=1, help="runs that are killed at a time")
     parser.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir()) / "pellucid-kills")
     options = parser.parse_args()
     options.folder.mkdir(parents=True, exist_ok=True)
     done_file = options.folder / f"done-{options.seed}.jsonl"
     done = [json.loads(line) for line in done_file.read_text().splitlines()] if done_file.exists() else []
     wanted = -(-options.kills // EACH)
+    behind = {row["number"] for row in done}
+    rest = [number for number in range(wanted) if number not in behind]
+    for kind in KINDS:
+        print(f"{kind}: {whole_run(kind, options.folder)[1]:.0f} s if nobody kills it", flush=True)
     begun, first = time.monotonic(), len(done)
-    for number in range(first, wanted):
-        kind = list(KINDS)[number % len(KINDS)]
-        row = kill_and_compare(kind, number, options.folder, random.Random(f"{options.seed} {number}"))
-        done.append(row)
-        with done_file.open("a") as file:
-            file.write(json.dumps(row) + "\n")
-        pace = (time.monotonic() - begun) / (len(done) - first)
-        kills, same = sum(each["kills"] for each in done), sum(each["same"] for each in done)
-        left = pace * (wanted - len(done))
-        print(
-            f"{kills} kills, {same} of {len(done)} runs ended the same; {pace:.0f} s a run, {left:.0f} s left",
-            flush=True,
-        )
+    with ProcessPoolExecutor(options.workers, multiprocessing.get_context("spawn")) as pool:
+        rows = {pool.submit(kill_and_compare, number, options.folder, options.seed) for number in rest}
+        for future in as_completed(rows):
+            done.append(future.result())
+            with done_file.open("a") as file:
+                file.write(json.dumps(done[-1]) + "\n")
+            pace = (time.monotonic() - begun) / (len(done) - first)
+            kills, same = sum(each["kills"] for each in done), sum(each["same"] for each in done)
+            left = pace * (wanted - len(done))
+            print(
+                f"{kills} kills, {same} of {len(done)} runs ended the same; {pace:.0f} s a run, {left:.0f} s left",
+                flush=True,
+            )
     rows = [sum_up(kind, [row for row in done if row["kind"] == kind]) for kind in KINDS]
     columns = {"run": Column(), "kills": Column(), "in_first_stage": Column(), "in_second_stage": Column()}
     columns |= {"runs": Column(), "ended_the_same": Column()}
@@ -72,7 +80,8 @@ def main() -> None:
     keep("kills", {"kills": Table(title, columns, rows)}, torch.device("cpu"), seeds=[options.seed], settings=settings)
 
 
-def kill_and_compare(kind: str, number: int, folder: Path, generator: random.Random) -> dict:
+def kill_and_compare(number: int, folder: Path, seed: int) -> dict:
+    kind, generator = list(KINDS)[number % len(KINDS)], random.Random(f"{seed} {number}")
     whole, seconds = whole_run(kind, folder)
     path = folder / f"run-{number}"
     shutil.rmtree(path, ignore_errors=True)
@@ -107,7 +116,7 @@ def kill_and_compare(kind: str, number: int, folder: Path, generator: random.Ran
         same = False
     for said in folder.glob(f"run-{number}.*.txt"):
         said.unlink()
-    return {"kind": kind, "kills": sum(stages), "stages": stages, "same": same}
+    return {"number": number, "kind": kind, "kills": sum(stages), "stages": stages, "same": same}
 
 
 def whole_run(kind: str, folder: Path) -> tuple[Path, float]:

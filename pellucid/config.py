@@ -126,6 +126,11 @@ def brief(value: Any) -> str:
     return _brief.repr(value)
 
 
+def one_line(text: str) -> str:
+    """Names of files, and what a library says of their content, may hold line breaks; a sentence may not."""
+    return " ".join(text.split())
+
+
 def finite(value: Any) -> Any:
     """The same data without NaN and ∞, which JSON has no words for.
 

@@ -1,6 +1,6 @@
 """Hostile inputs in all formats that are opened, each within 1 GB and 10 s: `make fuzz` runs 100,000 of them.
 
-    .venv/bin/python tests/fuzz.py --inputs 100000 --seed 1
+    .venv/bin/python tests/fuzz.py --inputs 100000 --seed 1 --workers 8
 
 It can be interrupted: the next call with the same seed goes on. An input is known by its format, the seed and its
 index; what fails is kept in .fuzz/failures, under that name.
@@ -8,10 +8,13 @@ index; what fails is kept in .fuzz/failures, under that name.
 
 import argparse
 import json
+import queue
 import random
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 from typing import NamedTuple
 
@@ -56,18 +59,35 @@ def plan(inputs: int) -> list[Batch]:
     return batches
 
 
-def run(seed: int, batches: Sequence[Batch]) -> Iterator[Result]:
-    with fuzz_child.Reader() as reader:
-        for batch in batches:
-            outcomes = list(reader.outcomes(format=batch.format, seed=seed, first=batch.first, count=batch.count))
-            failures = []
-            for outcome in outcomes:
-                failed = outcome["failed"] or ("it left files: " + " ".join(outcome["strays"]))
-                if outcome["failed"] or outcome["strays"]:
-                    failures.append(Failure(batch.format, seed, outcome["index"], failed))
-            read = sum(outcome["said"] is None and outcome["failed"] is None for outcome in outcomes)
-            most = (max(outcome.get(what, 0.0) for outcome in outcomes) for what in ("seconds", "megabytes"))
-            yield Result(batch, read, failures, *most)
+def run(seed: int, batches: Sequence[Batch], workers: int = 1) -> Iterator[Result]:
+    """Results in the batches' order, whoever of so many reading processes is the first."""
+    with ExitStack() as stack:
+        free: queue.SimpleQueue[fuzz_child.Reader] = queue.SimpleQueue()
+        for _ in range(workers):
+            free.put(stack.enter_context(fuzz_child.Reader()))
+
+        def judge(batch: Batch) -> Result:
+            reader = free.get()
+            try:
+                return judge_batch(reader, seed, batch)
+            finally:
+                free.put(reader)
+
+        pool = ThreadPoolExecutor(workers)
+        stack.callback(pool.shutdown, cancel_futures=True)
+        yield from pool.map(judge, batches)
+
+
+def judge_batch(reader: fuzz_child.Reader, seed: int, batch: Batch) -> Result:
+    outcomes = list(reader.outcomes(format=batch.format, seed=seed, first=batch.first, count=batch.count))
+    failures = []
+    for outcome in outcomes:
+        failed = outcome["failed"] or ("it left files: " + " ".join(outcome["strays"]))
+        if outcome["failed"] or outcome["strays"]:
+            failures.append(Failure(batch.format, seed, outcome["index"], failed))
+    read = sum(outcome["said"] is None and outcome["failed"] is None for outcome in outcomes)
+    most = (max(outcome.get(what, 0.0) for outcome in outcomes) for what in ("seconds", "megabytes"))
+    return Result(batch, read, failures, *most)
 
 
 def keep(failure: Failure) -> Path:
@@ -83,6 +103,7 @@ def main() -> int:
     parser.add_argument("--inputs", type=int, default=100_000)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--only", help="one format")
+    parser.add_argument("--workers", type=int, default=1, help="processes that read at a time")
     options = parser.parse_args()
     progress = ROOT / f"seed-{options.seed}.json"
     ROOT.mkdir(exist_ok=True)
@@ -94,7 +115,7 @@ def main() -> int:
     print(f"{total:,} inputs of seed {options.seed}, {behind:,} of them done; Ctrl-C stops, the same command goes on")
     started, since, most = time.monotonic(), 0, [0.0, 0.0]
     try:
-        for batch, _, failures, *peaks in run(options.seed, rest):
+        for batch, _, failures, *peaks in run(options.seed, rest, options.workers):
             since += batch.count
             most = [max(a, b) for a, b in zip(most, peaks, strict=True)]
             state["done"].append(batch)

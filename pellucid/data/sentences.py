@@ -1,5 +1,9 @@
 """What went wrong with a file, in one line."""
 
+from pellucid.config import one_line
+
+__all__ = ["one_line", "reason"]
+
 
 def reason(error: BaseException) -> str:
     """Why it failed, in a few words."""
@@ -8,8 +12,3 @@ def reason(error: BaseException) -> str:
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
     return str(error) or type(error).__name__
-
-
-def one_line(text: str) -> str:
-    """Names of files may hold line breaks; a sentence may not."""
-    return " ".join(text.split())

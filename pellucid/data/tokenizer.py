@@ -12,7 +12,7 @@ from jaxtyping import Int
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 from torch import Tensor
 
-from pellucid.config import MOST_SHOWN, parse_json, read_json
+from pellucid.config import MOST_SHOWN, one_line, parse_json, read_json
 from pellucid.files import write_text
 
 PAD, START, END, UNKNOWN, BACKWARD, MASK = range(6)  # the first numbers of every vocabulary
@@ -102,7 +102,7 @@ class CaptionTokenizer:
         try:
             tokenizer = Tokenizer.from_str(json.dumps(data))
         except Exception as error:  # the library raises Exception itself
-            raise ValueError(f"it is no tokenizer ({str(error)[:MOST_SHOWN]})") from None
+            raise ValueError(f"it is no tokenizer ({one_line(str(error))[:MOST_SHOWN]})") from None
         return cls(tokenizer)
 
     def to_json(self) -> str:

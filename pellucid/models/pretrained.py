@@ -14,7 +14,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from pellucid.config import MOST_SHOWN, brief, from_json, read_json, to_json
+from pellucid.config import MOST_SHOWN, brief, from_json, one_line, read_json, to_json
 from pellucid.files import make_folder, replace_file, write_text
 from pellucid.models.sizes import check_memory, outline
 
@@ -112,7 +112,7 @@ def read_weights(path: Path) -> dict[str, Tensor]:
 
 
 def _damaged(path: Path, error: Exception) -> ValueError:
-    return ValueError(f"{path} is damaged or no safetensors file ({str(error)[:300]})")
+    return ValueError(f"{path} is damaged or no safetensors file ({one_line(str(error))[:300]})")
 
 
 def write_weights(path: Path, tensors: dict[str, Tensor], metadata: dict[str, str] | None = None) -> None:

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from pellucid.config import parse_json
+from pellucid.config import one_line, parse_json
 
 FIELD, EMPTY = "checksum", "0" * 8
 PLACE = re.compile(rb'"checksum": ?"([0-9a-f]{8})"')  # where quotes are escaped, in text inside JSON, this is not found
@@ -25,7 +25,7 @@ class Damaged(ValueError):
     """A checkpoint that isn't what was written."""
 
     def __init__(self, path: Path, why: Any):
-        super().__init__(f"{path} is damaged or no checkpoint ({str(why)[:300]})")
+        super().__init__(f"{path} is damaged or no checkpoint ({one_line(str(why))[:300]})")
         self.path, self.why = path, str(why)
 
     def __reduce__(self) -> tuple[type["Damaged"], tuple[Path, str]]:
