@@ -107,6 +107,31 @@ def test_two_that_stand_side_by_side_are_two_towers():
     assert not seen.graph()
 
 
+class Speech(nn.Module):
+    """Sound that convolutions cut into frames; each frame's position comes from a convolution, as in wav2vec."""
+
+    def __init__(self, stride):
+        super().__init__()
+        self.stem = nn.Conv1d(1, 16, 8, 4)
+        self.position, self.between = nn.Conv1d(16, 16, 3, padding=1), nn.Conv1d(16, 16, 3, stride, padding=1)
+        self.first, self.second = Attention(), Attention()
+
+    def forward(self, sound):
+        x = self.stem(sound[:, None]).transpose(1, 2)
+        x = x + self.position(x.transpose(1, 2)).transpose(1, 2)
+        x = self.between((x + self.first(x)).transpose(1, 2)).transpose(1, 2)
+        return x + self.second(x)
+
+
+@pytest.mark.parametrize(("stride", "towers"), [(1, [("first", "second")]), (2, [("first",), ("second",)])])
+def test_frames_stay_frames_through_a_convolution_unless_there_are_fewer(stride, towers):
+    model = Speech(stride)
+    with watch(model) as seen:
+        model(torch.randn(2, 64))
+    assert [tower.records for tower in seen.towers] == towers
+    assert {record.reading.kind for record in seen.values()} == {"self"}
+
+
 def test_windows_are_told_from_the_whole():
     class Windows(nn.Module):
         def __init__(self):

@@ -516,13 +516,13 @@ class Writer:
             number=lambda m, s: replace(s, x=s.x * 0.5),
             mask=lambda m, s: replace(s, x=s.x.masked_fill(~lay(keep, "bk", s.axes, s.sizes), 0.0)),
             times=lambda m, s: replace(s, x=s.x * lay(keep, "bk", s.axes, s.sizes).to(s.x.dtype)),
-            again=lambda m, s: replace(s, x=s.x / (s.x.sum(s.at("k"), keepdim=True) + 1e-6)),
+            again=lambda m, s: (  # of dropped weights: another map
+                s if self.dropout else replace(s, x=s.x / (s.x.sum(s.at("k"), keepdim=True) + 1e-6))
+            ),
             nan=lambda m, s: replace(s, x=torch.nan_to_num(s.x)),
             plus=lambda m, s: replace(s, x=s.x + 0.01),
             roll=lambda m, s: replace(s, x=s.x.roll(1, s.at("k"))),
-            topk=lambda m, s: replace(
-                s, x=s.x * (s.x > (-1.0 if self.dropout else 0.2))
-            ),  # of dropped weights: another map
+            topk=lambda m, s: replace(s, x=s.x * (s.x > (-1.0 if self.dropout else 0.2))),  # likewise
         )
 
     def values(self) -> Callable[[Laid, Tensor], Tensor]:

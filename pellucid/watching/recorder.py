@@ -34,6 +34,9 @@ class Keeper(Protocol):
     def __contains__(self, name: object, /) -> bool: ...
 
 
+Owner = tuple[str, nn.Module | None, TokenShapes | None]  # a module's name, itself, what it was called with
+
+
 @dataclass(eq=False)
 class Stack:
     """A list of our own blocks: the tokens that go through it, and the attentions that have run in it, one bit each."""
@@ -100,7 +103,8 @@ class Recorder:
 
     def kernel(self, name: str, read: Callable[..., Call], args: tuple, kwargs: dict) -> Tensor | None:
         """One call of a kernel of PyTorch's, or a word on why it can't be told what it did."""
-        if self.owner() is None:
+        owner = self.owner()
+        if owner is None:
             return None
         if any(is_batchedtensor(x) for x in args if isinstance(x, Tensor)):
             self._miss(args, "it runs under vmap, whose tensors can't be kept; call it with a batch instead")
@@ -110,7 +114,7 @@ class Recorder:
         except kernels.Unlike as reason:
             self._miss(args, f"PyTorch's fused kernel {name} ran, and {reason}; use watch(model, exact_output=False)")
             return None
-        return self.record(call)
+        return self.record(call, owner=owner)
 
     def note(self, what: str) -> None:
         """Something that the model does otherwise while it is watched."""
@@ -143,8 +147,9 @@ class Recorder:
         live: Live | None = None,
         written: Written | None = None,
         origin: tuple[Tensor, Tensor, Tensor, Any] | None = None,
+        owner: Owner | None = None,
     ) -> Tensor | None:
-        owner = self.owner()
+        owner = owner or self.owner()
         if owner is None:  # an attention outside the watched model
             return None
         self.ran = True
@@ -242,7 +247,7 @@ class Recorder:
         owner = self.owner()
         return None if owner is None else owner[:2]
 
-    def owner(self) -> tuple[str, nn.Module | None, TokenShapes | None] | None:
+    def owner(self) -> Owner | None:
         """The innermost module of the model on the call stack, and what it was called with."""
         name, module = None, None
         for frame in _frames():

@@ -167,6 +167,11 @@ class Streams:
             return (*axes[:-1], fresh(out.shape[-1], "feature"))
         if name in ("matmul", "bmm", "einsum", "baddbmm", "mm", "addmm") and out.shape[:-1] == x.shape[:-1]:
             return (*axes[:-1], fresh(out.shape[-1], "feature" if x.ndim < 4 else ""))
+        if (
+            name == "conv1d" and out.ndim == len(axes) == 3
+        ):  # over (b d t): with as many tokens as before they are these
+            tokens = axes[2] if out.shape[2] == x.shape[2] and _kind_of(axes[2]) else fresh(out.shape[2], "token")
+            return (axes[0], fresh(out.shape[1], "feature"), tokens)
         if out.shape == x.shape and name not in MOVES:
             return axes
         if out.ndim == 4 and x.ndim == 4 and "conv" in name:
@@ -293,10 +298,14 @@ def _new(shape: Sequence[int], axes: Axes = ()) -> Axes:
     return (axes[0], *rest[1:]) if same else rest
 
 
+def _kind_of(axis: Axis) -> str:
+    return next((atom.kind for atom in leaves(axis)), "")
+
+
 def _cut(axes: Axes, old: Sequence[int], new: Sequence[int], name: str, args: tuple, kwargs: dict) -> Axes:
     """Parts of a tensor: what kept its size is what it was."""
     if len(old) == len(new) == len(axes):
-        kinds = [next((atom.kind for atom in leaves(axis)), "") for axis in axes]
+        kinds = map(_kind_of, axes)
         return tuple(axis if n == m else fresh(m, kind) for axis, n, m, kind in zip(axes, old, new, kinds, strict=True))
     if len(new) == len(old) - 1 and len(axes) == len(old):
         dim = kwargs.get("dim", args[1] if len(args) > 1 and isinstance(args[1], int) else 0) % len(old)
@@ -320,7 +329,7 @@ def _index(axes: Axes, shape: Sequence[int], index: Any, out: Sequence[int]) -> 
         elif d < len(shape):
             if isinstance(item, slice):
                 size = len(range(*item.indices(shape[d])))
-                kind = next((atom.kind for atom in leaves(axes[d])), "") if d < len(axes) else ""
+                kind = _kind_of(axes[d]) if d < len(axes) else ""
                 made.append(axes[d] if size == shape[d] and d < len(axes) else fresh(size, kind))
             d += 1
     return tuple(made) if len(made) == len(out) else _new(out, axes)

@@ -11,6 +11,7 @@ import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 
+import torch
 from torch import Tensor, nn
 
 from pellucid.layers.attention import MultiHeadAttention
@@ -136,7 +137,7 @@ def watch(
         no attention has is an error.
     """
     names, aliases, kinds = {}, {}, set()
-    for name, module in model.named_modules(remove_duplicate=False):
+    for name, module in _list_modules(model):
         aliases[name] = names.setdefault(id(module), name)
         kinds.add(type(module))
         _refuse_compiled(name, module)
@@ -158,7 +159,9 @@ def watch(
     steering.finish(seen, recorder.ran)
     seen.missed += recorder.missed
     if recorder.ran and not ours:
-        seen.missed += [*list_scripted(model), *list_outside(model, seen)]
+        if any(issubclass(kind, torch.jit.ScriptModule) for kind in kinds):
+            seen.missed += list_scripted(model)
+        seen.missed += list_outside(model, seen)
     if seen.missed and strict:
         raise ValueError(say_missed(model, seen.missed, len(seen)))
     if recorder.ran and not seen:
@@ -167,6 +170,21 @@ def watch(
         warnings.warn(f"{note}: its output may differ in the last bits", ChangedOutput, stacklevel=3)
     if seen.missed:
         warnings.warn(say_missed(model, seen.missed, len(seen)), MissedAttention, stacklevel=3)
+
+
+def _list_modules(model: nn.Module) -> list[tuple[str, nn.Module]]:
+    """Every module by every name that it has, as `named_modules` gives them, whose nested generators take longer."""
+    found: list[tuple[str, nn.Module]] = []
+
+    def visit(name: str, module: nn.Module) -> None:
+        found.append((name, module))
+        above = f"{name}." if name else ""
+        for key, child in module._modules.items():
+            if child is not None:
+                visit(above + key, child)
+
+    visit("", model)
+    return found
 
 
 def _all_ours(kinds: set[type[nn.Module]]) -> bool:
