@@ -35,27 +35,24 @@ class Mode(TorchFunctionMode):
         self.follower, self.streams = recorder.follow()
 
     def __torch_function__(self, func: Callable, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
-        name = _names.get(func) or _name(func)
-        kwargs = kwargs or {}
-        if name in SILENT:
-            return func(*args, **kwargs)
+        name, kind = _known.get(func) or _know(func)
+        if kind == "silent":
+            return func(*args, **kwargs or {})
         self.recorder.ran = True
-        if name == "multi_head_attention_forward":
-            return self._packed(func, *args, **kwargs)
-        out = func(*args, **kwargs)
-        read = KERNELS.get(name)
-        if read is not None:
-            replaced = self.recorder.kernel(name, partial(read, out), args, kwargs)
-        elif name.startswith("_scaled_dot_product"):
-            replaced = self.recorder.kernel(name, partial(kernels.read_aten, out, func), args, kwargs)
-        elif "attention" in name or "attn" in name:
-            replaced = self.recorder.unknown(name, args)
-        else:
+        if kind == "packed":
+            return self._packed(func, *args, **kwargs or {})
+        out = func(*args, **kwargs) if kwargs else func(*args)
+        if kind == "followed":
             if kwargs:
                 named = tuple(kwargs[key] for key in TENSORS if key in kwargs)
                 args, kwargs = (*args, *named), {k: x for k, x in kwargs.items() if k not in TENSORS}
-            self.streams.see(name, args, kwargs, out)
-            replaced = self.follower.see(name, args, kwargs, out)
+            self.streams.see(name, args, kwargs or {}, out)
+            replaced = self.follower.see(name, args, kwargs or {}, out)
+        elif kind == "unknown":
+            replaced = self.recorder.unknown(name, args)
+        else:
+            read = partial(KERNELS[name], out) if name in KERNELS else partial(kernels.read_aten, out, func)
+            replaced = self.recorder.kernel(name, read, args, kwargs or {})
         return out if replaced is None else replaced
 
     def _packed(self, func: Callable, *args: Any, **kwargs: Any) -> Any:
@@ -80,7 +77,21 @@ KERNELS: dict[str, Callable[..., Call]] = {
 SILENT = frozenset({"size", "dim", "shape", "dtype", "device", "ndim", "is_nested", "requires_grad", "numel", "stride"})
 SILENT |= {"is_floating_point", "is_contiguous", "data_ptr", "item", "attend", "layout", "is_cuda", "grad_fn"}
 TENSORS = ("condition", "self", "input", "tensors", "batch1", "batch2", "mat1", "mat2", "mask", "other", "value")
-_names: dict[Any, str] = {}
+_known: dict[Any, tuple[str, str]] = {}
+
+
+def _know(func: Callable) -> tuple[str, str]:
+    """What a function is called, and what is done with a call of it."""
+    name = _name(func)
+    if name in SILENT:
+        kind = "silent"
+    elif name == "multi_head_attention_forward":
+        kind = "packed"
+    elif name in KERNELS or name.startswith("_scaled_dot_product"):
+        kind = "kernel"
+    else:
+        kind = "unknown" if "attention" in name or "attn" in name else "followed"
+    return _known.setdefault(func, (name, kind))
 
 
 def _name(func: Callable) -> str:
@@ -94,9 +105,7 @@ def _name(func: Callable) -> str:
         name = name[1:] if name in ("imul", "iadd", "isub", "itruediv", "rmul", "radd", "rmatmul") else name
     elif name not in KERNELS:
         name = name.rstrip("_")
-    name = {"concat": "cat", "concatenate": "cat", "_softmax": "softmax", "_safe_softmax": "softmax"}.get(name, name)
-    _names[func] = name
-    return name
+    return {"concat": "cat", "concatenate": "cat", "_softmax": "softmax", "_safe_softmax": "softmax"}.get(name, name)
 
 
 # What is exchanged in PyTorch while anybody watches, in whichever thread: put in by the first, taken out by the last.

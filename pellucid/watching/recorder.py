@@ -5,6 +5,7 @@ import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from types import FrameType
 from typing import Any, Protocol
 
@@ -34,6 +35,7 @@ class Keeper(Protocol):
     def __contains__(self, name: object, /) -> bool: ...
 
 
+HERE = str(Path(__file__).parent)
 Owner = tuple[str, nn.Module | None, TokenShapes | None]  # a module's name, itself, what it was called with
 
 
@@ -251,10 +253,14 @@ class Recorder:
         """The innermost module of the model on the call stack, and what it was called with."""
         name, module = None, None
         for frame in _frames():
-            mine = _self(frame)
+            code = frame.f_code
+            # The object whose method runs there. Other frames are left alone: reading their locals would copy them.
+            if not code.co_argcount or code.co_varnames[0] != "self" or code.co_filename.startswith(HERE):
+                continue
+            mine = frame.f_locals.get("self")
             if name is None and id(mine) in self.names:
                 name, module = self.names[id(mine)], mine
-            if name is not None and mine is module and frame.f_code.co_name == "_call_impl":  # of nn.Module
+            if name is not None and mine is module and code.co_name == "_call_impl":  # of nn.Module
                 inputs = frame.f_locals
                 given = [*inputs.get("args", ()), *inputs.get("kwargs", {}).values()]
                 return name, module, TokenShapes.among(given)
@@ -276,12 +282,6 @@ def _frames() -> Iterator[FrameType]:
     while frame is not None:
         yield frame
         frame = frame.f_back
-
-
-def _self(frame: FrameType) -> Any:
-    """The object whose method runs in this frame. Other frames are left alone: reading their locals would copy them."""
-    code = frame.f_code
-    return frame.f_locals.get("self") if code.co_argcount and code.co_varnames[0] == "self" else None
 
 
 def _dims(call: Call) -> tuple[list[int], list[int], list[int]]:

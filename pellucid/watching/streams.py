@@ -8,7 +8,7 @@ the inputs of the model and the attentions before it.
 
 import weakref
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
@@ -20,9 +20,10 @@ from pellucid.watching import axes as layout
 from pellucid.watching.axes import Atom, Axes, Axis, find_order, fresh, leaves
 
 Kind = Literal["self", "cross", "windows", "channels"]
+ROOM = 4096  # tensors that are known before those that are gone are looked for
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(slots=True, eq=False)
 class Flow:
     """What is known of one tensor: its axes, and the inputs and attentions it depends on, one bit each."""
 
@@ -68,6 +69,7 @@ class Streams:
     def __init__(self, names: list[str]):
         self.names = names  # of the sources: inputs, and attentions as they come
         self._known: dict[int, tuple[weakref.ref, Flow]] = {}
+        self._room = ROOM
         self._joined: dict[Atom, set[Atom]] = {}
         self._made: dict[tuple, Axis] = {}  # the same tokens rolled or padded alike in every layer are the same again
         self._moved: dict[Atom, Moved] = {}
@@ -91,37 +93,40 @@ class Streams:
         return 1 << (len(self.names) - 1)
 
     def _keep(self, x: Tensor, flow: Flow) -> None:
-        key, table = id(x), self._known
-        table[key] = weakref.ref(x, lambda _: table.pop(key, None)), flow
+        """Entries of tensors that are gone stay until there are many: a callback for each would cost more."""
+        if len(self._known) >= self._room:
+            self._known = {key: entry for key, entry in self._known.items() if entry[0]() is not None}
+            self._room = max(ROOM, 2 * len(self._known))
+        self._known[id(x)] = weakref.ref(x), flow
 
     def _flow(self, x: Any) -> Flow | None:
         entry = self._known.get(id(x))
-        return None if entry is None else entry[1]
+        return None if entry is None or entry[0]() is not x else entry[1]
 
     def see(self, name: str, args: tuple, kwargs: dict, out: Any) -> None:
         """One call and what came out."""
         known = self._known
-        if not known:
-            return
-        flows = []
+        flows: list[tuple[Tensor, Flow]] = []
+        sources = 0
         for x in args:
-            if id(x) in known:
-                flows.append((x, known[id(x)][1]))
+            if (entry := known.get(id(x))) is not None:
+                if entry[0]() is x:
+                    flows.append((x, entry[1]))
+                    sources |= entry[1].sources
             elif type(x) in (tuple, list):
-                flows += [(y, known[id(y)][1]) for y in x if id(y) in known]
+                for y in x:
+                    if (flow := self._flow(y)) is not None:
+                        flows.append((y, flow))
+                        sources |= flow.sources
         if not flows:
             return
-        sources = 0
-        for _, flow in flows:
-            sources |= flow.sources
         if any(x.is_nested for x, _ in flows) or (isinstance(out, Tensor) and out.is_nested):
             return  # their axes have no sizes
         if isinstance(out, Tensor):
             x, flow = flows[0] if len(flows) == 1 else self._main(flows, out)
-            self._keep(out, Flow(self._follow(name, x, flow.axes, args, kwargs, out, flows), sources))
-            if name == "setitem":
-                return
-        elif type(out) in (tuple, list) or isinstance(out, tuple):
+            axes = self._follow(name, x, flow.axes, args, kwargs, out, flows)
+            self._keep(out, flow if axes is flow.axes and sources == flow.sources else Flow(axes, sources))
+        elif isinstance(out, (tuple, list)):
             x, flow = flows[0]
             for part in out:
                 if isinstance(part, Tensor):
@@ -142,6 +147,8 @@ class Streams:
     def _follow(
         self, name: str, x: Tensor, axes: Axes, args: tuple, kwargs: dict, out: Tensor, flows: list[tuple[Tensor, Flow]]
     ) -> Axes:
+        if name not in FOLLOWED and out.shape == x.shape:
+            return axes
         if name in RESHAPES:
             return layout.reshape(axes, out.shape) or _new(out.shape, axes)
         if name in PERMUTES:
@@ -163,10 +170,8 @@ class Streams:
             return axes[:-1]
         if name == "view_as_real":
             return (*axes, ())
-        if name == "linear" and out.shape[:-1] == x.shape[:-1]:
-            return (*axes[:-1], fresh(out.shape[-1], "feature"))
-        if name in ("matmul", "bmm", "einsum", "baddbmm", "mm", "addmm") and out.shape[:-1] == x.shape[:-1]:
-            return (*axes[:-1], fresh(out.shape[-1], "feature" if x.ndim < 4 else ""))
+        if name in PRODUCTS and out.shape[:-1] == x.shape[:-1]:
+            return (*axes[:-1], fresh(out.shape[-1], "feature" if x.ndim < 4 or name == "linear" else ""))
         if (
             name == "conv1d" and out.ndim == len(axes) == 3
         ):  # over (b d t): with as many tokens as before they are these
@@ -277,16 +282,16 @@ class Streams:
         if windows and tokens:  # however they were rolled and padded
             among = {*mine, *windows}
             tokens = frozenset(self._coordinates(layout.whole_of(atom, among))[0] for atom in among)
-        reading = Reading("self", len(self.names) - 1, tokens, asked.sources, read.sources)
-        kind = self._kind(mine, theirs, windows, reading)
-        return replace(reading, kind=kind, places=self._place(mine, windows) if kind == "windows" else None)
+        kind = self._kind(mine, theirs, windows, asked.sources == read.sources)
+        places = self._place(mine, windows) if kind == "windows" else None
+        return Reading(kind, len(self.names) - 1, tokens, asked.sources, read.sources, places)
 
-    def _kind(self, mine: list[Atom], theirs: list[Atom], windows: list[Atom], reading: Reading) -> Kind:
+    def _kind(self, mine: list[Atom], theirs: list[Atom], windows: list[Atom], is_from_the_same: bool) -> Kind:
         if mine and all(atom.kind == "feature" for atom in mine):
             return "channels"
         cached = any(set(mine) <= self._joined.get(atom, set()) for atom in theirs)
         told_apart = mine != theirs and all(atom.kind for atom in (*mine, *theirs))
-        if not cached and (reading.queries != reading.keys or told_apart):
+        if not cached and (not is_from_the_same or told_apart):
             return "cross"
         return "windows" if windows else "self"
 
@@ -339,4 +344,7 @@ RESHAPES = frozenset({"view", "reshape", "flatten", "unflatten", "squeeze", "uns
 PERMUTES = frozenset(
     {"transpose", "swapaxes", "swapdims", "permute", "movedim", "moveaxis", "mT", "mH", "adjoint", "t", "T", "H"}
 )
+PRODUCTS = frozenset({"linear", "matmul", "bmm", "einsum", "baddbmm", "mm", "addmm"})
 MOVES = frozenset({"gather", "index_select", "take_along_dim", "sort", "flip", "conv1d", "conv2d", "conv3d"})
+# Of which more is to be said than that what kept its shape kept its axes.
+FOLLOWED = RESHAPES | PERMUTES | PRODUCTS | MOVES | {"getitem", "cat", "pad", "roll", "view_as_complex", "view_as_real"}
