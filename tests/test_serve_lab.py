@@ -236,5 +236,5 @@ def test_a_reader_who_leaves_ends_the_experiment():
         assert is_alive(process)
         client.portal.call(leaves.set)
         asking.join(10)
-        wait_until(lambda: service.doors.lab.inside == 0 and not is_alive(process), service.limits.linger + 2)
+        wait_until(lambda: service.doors.lab.inside == 0 and not is_alive(process), service.limits.linger + 30)
     assert sent == []

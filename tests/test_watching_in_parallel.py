@@ -63,6 +63,7 @@ class Other:
         self.thread.start()
 
     def _work(self) -> None:
+        torch.set_num_threads(torch.get_num_threads())  # OpenMP counts for each thread: sums would differ in a bit
         while (job := self.asked.get()) is not None:
             try:
                 self.done.put((job(), None))

@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from pellucid.config import from_json, read_json, to_json
+from pellucid.config import brief, from_json, read_json, to_json
 from pellucid.files import make_folder, sync_handle, write_bytes, write_json, write_text
 from pellucid.runs.checkpoints import Checkpoints
 from pellucid.runs.config import RUNS, CaptionerRun, ClassifierRun, Plan, Run
@@ -173,5 +173,5 @@ def run_from_json(config: Any) -> ClassifierRun | CaptionerRun:
         return from_json(ClassifierRun, config)  # which says what is wrong
     kind = kind_of_run(config)
     if kind not in RUNS:
-        raise ValueError(f"config kind is {kind!r}; expected one of {', '.join(map(repr, RUNS))}")
+        raise ValueError(f"config kind is {brief(kind)}; expected one of {', '.join(map(repr, RUNS))}")
     return from_json(RUNS[kind], {name: value for name, value in config.items() if name != "kind"})

@@ -279,7 +279,7 @@ def _tensor(name: str, array: Array, numbers: np.ndarray) -> Tensor:
         _expect(not mask or numbers.max(initial=0) <= 1, f"{name} of the trace is no mask", "0 and 1")
         return torch.from_numpy(numbers.astype(bool if mask else np.uint8))
     # Half precision is widened: sums of products are not for it.
-    with np.errstate(over="ignore"):
+    with np.errstate(over="ignore", invalid="ignore"):
         wide = (numbers.astype(np.float64) * array.scale).astype(np.float32)
     _expect(bool(np.isfinite(wide).all()), f"{name} of the trace holds NaN or infinity", "finite numbers")
     return torch.from_numpy(wide)

@@ -251,19 +251,20 @@ class Recorder:
 
     def owner(self) -> Owner | None:
         """The innermost module of the model on the call stack, and what it was called with."""
-        name, module = None, None
-        for frame in _frames():
+        name, module, frame = None, None, sys._getframe(1)
+        while frame is not None:
             code = frame.f_code
-            # The object whose method runs there. Other frames are left alone: reading their locals would copy them.
-            if not code.co_argcount or code.co_varnames[0] != "self" or code.co_filename.startswith(HERE):
-                continue
-            mine = frame.f_locals.get("self")
-            if name is None and id(mine) in self.names:
-                name, module = self.names[id(mine)], mine
-            if name is not None and mine is module and code.co_name == "_call_impl":  # of nn.Module
-                inputs = frame.f_locals
-                given = [*inputs.get("args", ()), *inputs.get("kwargs", {}).values()]
-                return name, module, TokenShapes.among(given)
+            # Frames in which no method runs, or one of ours, are left alone: reading their locals would copy them.
+            if code.co_argcount and code.co_varnames[0] == "self" and not code.co_filename.startswith(HERE):
+                if name is None:
+                    module = frame.f_locals.get("self")
+                    name = self.names.get(id(module))
+                if name is not None and code.co_name == "_call_impl":  # of nn.Module
+                    inputs = frame.f_locals
+                    if inputs.get("self") is module:
+                        given = [*inputs.get("args", ()), *inputs.get("kwargs", {}).values()]
+                        return name, module, TokenShapes.among(given)
+            frame = frame.f_back
         return getattr(self.starter, "owner", None) if name is None else (name, module, None)
 
     def _free(self, name: str) -> str:

@@ -136,11 +136,7 @@ def watch(
         and the records are of that. Inside the block `seen[name].replace(…)` changes the next forward. A name that
         no attention has is an error.
     """
-    names, aliases, kinds = {}, {}, set()
-    for name, module in _list_modules(model):
-        aliases[name] = names.setdefault(id(module), name)
-        kinds.add(type(module))
-        _refuse_compiled(name, module)
+    names, aliases, kinds = _look_over(model)
     seen = Seen(model)
     steering = Steering(change, aliases)
     recorder = Recorder(seen, names, gradients, copy, steering, exact_output)
@@ -172,19 +168,27 @@ def watch(
         warnings.warn(say_missed(model, seen.missed, len(seen)), MissedAttention, stacklevel=3)
 
 
-def _list_modules(model: nn.Module) -> list[tuple[str, nn.Module]]:
-    """Every module by every name that it has, as `named_modules` gives them, whose nested generators take longer."""
-    found: list[tuple[str, nn.Module]] = []
+def _look_over(model: nn.Module) -> tuple[dict[int, str], dict[str, str], set[type[nn.Module]]]:
+    """The name by which each module is recorded, by its identity and by every name that it has, and what kinds there are.
+
+    In the order of `named_modules`, whose nested generators take longer than a small model.
+    """
+    names: dict[int, str] = {}
+    aliases: dict[str, str] = {}
+    kinds: set[type[nn.Module]] = set()
 
     def visit(name: str, module: nn.Module) -> None:
-        found.append((name, module))
+        aliases[name] = names.setdefault(id(module), name)
+        kinds.add(type(module))
+        if "_compiled_call_impl" in module.__dict__ or type(module).__name__ == "OptimizedModule":
+            _refuse_compiled(name, module)
         above = f"{name}." if name else ""
         for key, child in module._modules.items():
             if child is not None:
                 visit(above + key, child)
 
     visit("", model)
-    return found
+    return names, aliases, kinds
 
 
 def _all_ours(kinds: set[type[nn.Module]]) -> bool:

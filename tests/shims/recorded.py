@@ -16,8 +16,6 @@ from pellucid.cli import main
 from pellucid.runs import RunFolder
 from pellucid.training.checkpoint import CheckpointWriter
 
-SAID = Path(os.environ["RECORDED_ROOT"]) / "said.jsonl"
-
 
 def promise(kind: type, name: str, tell: Callable[..., dict[str, Any]]) -> None:
     """When the method has returned, what it was called with is there to stay."""
@@ -26,7 +24,7 @@ def promise(kind: type, name: str, tell: Callable[..., dict[str, Any]]) -> None:
     def called(self, *arguments: Any) -> Any:
         result = method(self, *arguments)
         place = self.path if isinstance(self, RunFolder) else self.checkpoints.folder.parent
-        with SAID.open("a") as file:
+        with Path(os.environ["RECORDED_ROOT"], "said.jsonl").open("a") as file:
             file.write(json.dumps({"what": name, "where": str(place)} | tell(*arguments)) + "\n")
         return result
 
