@@ -51,6 +51,7 @@ demo: setup
 
 bench: setup
 	$(BIN)/python benchmarks/attention.py
+	$(BIN)/python benchmarks/watching.py
 	$(BIN)/python benchmarks/training.py
 	$(BIN)/python benchmarks/decoding.py
 	$(BIN)/python benchmarks/server.py

@@ -1,4 +1,4 @@
-"""make bench, attention part: the seam, watching and summaries, each beside what it is compared with, in one run.
+"""make bench, attention part: the seam and summaries, each beside what it is compared with, in one run.
 
 Prints a report and keeps it in results/attention-DEVICE.json.
 """
@@ -7,12 +7,8 @@ import torch
 import torch.nn.functional as F
 from meter import duel, peak_megabytes, seconds
 from report import Column, Table, keep
-from torch import nn
-from zoo.stubs import load
 
 from pellucid import ops
-from pellucid.layers import EncoderBlock
-from pellucid.watching import watch
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 DTYPE = torch.bfloat16 if DEVICE == "cuda" else torch.float32
@@ -49,34 +45,6 @@ def seam() -> Table:
     columns = {"tokens": Column(), "batch": Column(), "mask": Column(), "attend": Column("ms", 2)}
     columns |= {"SDPA": Column("ms", 2), "ratio": Column("×", 3)}
     return Table("attend beside bare SDPA (bar: at most 1.05× at 197 tokens and more)", columns, rows)
-
-
-def watching() -> Table:
-    rows = []
-    ours = nn.Sequential(*(EncoderBlock(256, 8, norm="pre") for _ in range(12)))
-    transformers = load("transformers")
-    bert = transformers.BertModel(transformers.BertConfig())
-    sizes = ((65, 192), (197, 64), (1024, 8)) if DEVICE == "cuda" else ((65, 1), (65, 32), (197, 8))
-    cases = [("ours, 12 × 256", ours, torch.randn(b, n, 256, dtype=DTYPE)) for n, b in sizes]
-    sizes = ((128, 1), (128, 32), (512, 8)) if DEVICE == "cuda" else ((128, 1), (128, 8))
-    cases += [("Hugging Face's BERT, 12 × 768", bert, torch.randint(1000, (b, n))) for n, b in sizes]
-    for name, model, x in cases:
-        model, x = model.to(DEVICE, DTYPE).eval(), x.to(DEVICE)
-
-        def watched(model: nn.Module = model, x: torch.Tensor = x) -> None:
-            with watch(model):
-                model(x)
-
-        def plain(model: nn.Module = model, x: torch.Tensor = x) -> None:
-            model(x)
-
-        with torch.no_grad():
-            slow, fast, ratio = duel(watched, plain, budget=45.0)
-        row = {"model": name, "tokens": x.shape[1], "batch": x.shape[0], "watched": 1e3 * slow, "unwatched": 1e3 * fast}
-        rows.append(row | {"ratio": ratio})
-    columns = {"model": Column(), "tokens": Column(), "batch": Column(), "watched": Column("ms", 1)}
-    columns |= {"unwatched": Column("ms", 1), "ratio": Column("×", 3)}
-    return Table("models watched beside unwatched (bar: at most 1.10×)", columns, rows)
 
 
 def eager(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -126,7 +94,7 @@ class _Layer:
 def main() -> None:
     torch.manual_seed(0)
     tables = {}
-    for part in (seam, watching, summaries):
+    for part in (seam, summaries):
         print(f"{part.__name__} …", flush=True)
         tables[part.__name__] = part()
     settings = {"precision": str(DTYPE).removeprefix("torch."), "heads": HEADS, "width of a head": WIDTH}

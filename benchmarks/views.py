@@ -162,7 +162,7 @@ def _seam(results: Results) -> tuple[str, str]:
 
 
 def _watching(results: Results) -> tuple[str, str]:
-    return "models watched beside unwatched", _on_both(results, "attention", "watching/ratio", "the time")
+    return "models watched beside unwatched", _on_both(results, "watching", "watching/ratio", "the time")
 
 
 def _training(results: Results) -> tuple[str, str]:
