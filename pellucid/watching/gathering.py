@@ -64,20 +64,10 @@ class Order:
 
 def gather(trail: Trail, end: Product, side: int, out: Tensor, module: nn.Module | None) -> Followed:
     """q, k, v, β, mask or rule, and the output of a trail that ends in this product; its weights stand on this side."""
-    product, softmax = trail.product, trail.softmax
+    product = trail.product
     assert product is not None
-    assert softmax is not None
-    if not product.is_unwritten() or not all(x.is_unwritten() for x in (*trail.before, *trail.after)):
-        raise Lost("its queries, its keys or a mask were written over before it was done")
-    parts = [(product.left, product.left_axes), (product.right, product.right_axes)]
-    factors, rows = product.factors, product.rows
-    over = leaves(softmax.over)
-    if over != leaves(product.columns):
-        if over != leaves(product.rows):
-            raise Lost("its softmax goes over more or less than the keys")
-        parts, factors, rows = parts[::-1], factors[::-1], product.columns  # the keys are rows
+    (q, q_axes), (k, k_axes), factors, rows = _tell_queries(trail, product)
     values, value_axes = (end.right, end.right_axes) if side == 0 else (end.left, end.left_axes)
-    (q, q_axes), (k, k_axes) = parts
     order = _put_in_order(trail, rows, q_axes, k_axes, value_axes, end.columns if side == 0 else end.rows, module)
     to_q = partial(order.bring, [order.rows, order.inner], q_axes)
     shared = _share_heads(order, k_axes, value_axes)
@@ -131,6 +121,22 @@ def gather(trail: Trail, end: Product, side: int, out: Tensor, module: nn.Module
         low=low,
         odd=odd,
     )
+
+
+def _tell_queries(
+    trail: Trail, product: Product
+) -> tuple[tuple[Tensor, Axes], tuple[Tensor, Axes], tuple[float, ...], Axis]:
+    """Queries and keys, each with its axes, the numbers that they were multiplied by, and the axis of the queries."""
+    if not product.is_unwritten() or not all(x.is_unwritten() for x in (*trail.before, *trail.after)):
+        raise Lost("its queries, its keys or a mask were written over before it was done")
+    assert trail.softmax is not None
+    left, right = (product.left, product.left_axes), (product.right, product.right_axes)
+    over = leaves(trail.softmax.over)
+    if over == leaves(product.columns):
+        return left, right, product.factors, product.rows
+    if over != leaves(product.rows):
+        raise Lost("its softmax goes over more or less than the keys")
+    return right, left, product.factors[::-1], product.columns
 
 
 def _divides(factor: float, dtype: torch.dtype) -> bool:

@@ -144,12 +144,7 @@ def watch(
     with ExitStack() as stack:
         stack.enter_context(observed_by(recorder.ours))
         if not ours:
-            stack.enter_context(flex_shown_to(recorder.flex))
-            stack.enter_context(compiled_shown())
-            stack.enter_context(fast_path_kept())
-            stack.enter_context(started_threads_watched())
-            stack.enter_context(model_entered(model, recorder))
-            stack.enter_context(Mode(recorder))
+            stack.enter_context(_strangers_shown_to(recorder, model))
         yield seen
     recorder.finish()
     steering.finish(seen, recorder.ran)
@@ -168,8 +163,22 @@ def watch(
         warnings.warn(say_missed(model, seen.missed, len(seen)), MissedAttention, stacklevel=3)
 
 
+@contextmanager
+def _strangers_shown_to(recorder: Recorder, model: nn.Module) -> Iterator[None]:
+    """What doesn't pass through our seam."""
+    with (
+        flex_shown_to(recorder.flex),
+        compiled_shown(),
+        fast_path_kept(),
+        started_threads_watched(),
+        model_entered(model, recorder),
+        Mode(recorder),
+    ):
+        yield
+
+
 def _look_over(model: nn.Module) -> tuple[dict[int, str], dict[str, str], set[type[nn.Module]]]:
-    """The name by which each module is recorded, by its identity and by every name that it has, and what kinds there are.
+    """Which name each module is recorded by, by its identity and by every name that it has, and what kinds there are.
 
     In the order of `named_modules`, whose nested generators take longer than a small model.
     """
