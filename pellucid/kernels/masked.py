@@ -1,7 +1,7 @@
 """Attention under a mask: what the mask hides is not read, so a batch that is half padding costs half.
 
-FlashAttention (Dao et al. 2022) over the tiles that a survey of the mask names: whole ones without a look at the mask, partly
-hidden ones with it. A query that sees nothing gets zeros. Forward alone.
+FlashAttention (Dao et al. 2022) over the tiles that a survey of the mask names: whole ones without a look at the mask,
+partly hidden ones with it. A query that sees nothing gets zeros. Forward alone.
 """
 # pyright: reportMissingImports=false, reportIndexIssue=false
 
@@ -12,9 +12,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from pellucid.kernels.row_sums import Totals
 from pellucid.kernels.tiles import (
     HIDDEN,
+    LENGTHS,
     LOG2E,
     Launch,
     four_axes,
@@ -27,6 +27,7 @@ from pellucid.kernels.tiles import (
     span,
     survey,
 )
+from pellucid.kernels.totals import Totals
 
 
 @triton.jit
@@ -59,7 +60,7 @@ def _pass(
     return top, total, mixed
 
 
-@triton.jit
+@triton.jit(do_not_specialize=LENGTHS)
 @no_type_check
 def _masked(
     q, k, v, mask, order, counts, out, top_out, total_out, scale, sign,

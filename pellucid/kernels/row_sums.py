@@ -1,11 +1,11 @@
 """One pass over the keys of every query: Σ exp(score), and with it the entropy of each row or its mean distance.
 
-A program keeps a tile of queries. As in FlashAttention (Dao et al. 2022) the largest score so far is taken off, and what
-has been summed is brought down when a larger one comes.
+A program keeps a tile of queries. As in FlashAttention (Dao et al. 2022) the largest score so far is taken off, and
+what has been summed is brought down when a larger one comes.
 """
 # pyright: reportMissingImports=false, reportIndexIssue=false
 
-from typing import Literal, NamedTuple, no_type_check
+from typing import Literal, no_type_check
 
 import torch
 import triton
@@ -14,6 +14,7 @@ from torch import Tensor
 
 from pellucid.kernels.tiles import (
     HIDDEN,
+    LENGTHS,
     LN2,
     LOG2E,
     Launch,
@@ -26,17 +27,10 @@ from pellucid.kernels.tiles import (
     span,
     survey,
 )
+from pellucid.kernels.totals import Totals
 
 Summed = Literal["nothing", "entropy", "distance"]
 SUMMED: dict[Summed, int] = {"nothing": 0, "entropy": 1, "distance": 2}
-MOST_AXES = 3
-
-
-class Totals(NamedTuple):
-    """Of each row (b h q): the largest score times log₂e, and Σ exp of what the others are above it; a dead row has 0, 0."""
-
-    top: Tensor
-    total: Tensor
 
 
 @triton.jit
@@ -78,7 +72,7 @@ def _pass(
     return top, total, third
 
 
-@triton.jit
+@triton.jit(do_not_specialize=LENGTHS)
 @no_type_check
 def _row_sums(
     q, k, mask, order, counts, queries_at, keys_at, top_out, total_out, third_out, scale, sign,

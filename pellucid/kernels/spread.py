@@ -12,8 +12,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from pellucid.kernels.row_sums import Totals
 from pellucid.kernels.tiles import (
+    LENGTHS,
     LOG2E,
     Launch,
     four_axes,
@@ -25,6 +25,7 @@ from pellucid.kernels.tiles import (
     span,
     survey,
 )
+from pellucid.kernels.totals import Totals
 from pellucid.kernels.weighed import weigh
 
 
@@ -61,7 +62,7 @@ def _pass(
     return sums
 
 
-@triton.jit
+@triton.jit(do_not_specialize=LENGTHS)
 @no_type_check
 def _spread(
     q, k, mask, order, counts, tops, totals, x, out, scale,

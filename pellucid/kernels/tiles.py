@@ -1,8 +1,8 @@
 """What the kernels for summaries share: tiles of scores, what a mask hides of them, and which tiles need not be read.
 
-A score is held times log₂e, because exp2 is the cheaper one. A program keeps some tokens (of the queries, or of the keys)
-and goes through the tokens of the other side, tile by tile: first the tiles of which nothing is hidden, then those with
-hidden parts. Tiles of which everything is hidden are left out. For a mask, a survey says once which are which.
+A score is held times log₂e, because exp2 is the cheaper one. A program keeps some tokens (of the queries, or of the
+keys) and goes through the tokens of the other side, tile by tile: first the tiles of which nothing is hidden, then
+those with hidden parts. Tiles of which everything is hidden are left out. For a mask, a survey says which are which.
 """
 # pyright: reportMissingImports=false, reportIndexIssue=false
 
@@ -19,6 +19,8 @@ LN2 = tl.constexpr(0.6931471805599453)
 HIDDEN = tl.constexpr(-2e30)  # finite, so that zero times it is zero; what a bias lowers stops at half of it
 LOWEST = tl.constexpr(-1e30)
 BOOLEAN, BIAS = 1, 2
+# What differs from picture to picture: else Triton would compile anew for 1, and for multiples of 16.
+LENGTHS = ("n_q", "n_k", "offset", "heads", "group", "tiles", "n_others", "rows", "columns", "n")
 WIDEST = 256
 
 
@@ -57,7 +59,7 @@ def span(
     counts, tile, n_q, n_k, offset,
     BY_KEYS: tl.constexpr, CAUSAL: tl.constexpr, MASK: tl.constexpr, KEPT: tl.constexpr, STEP: tl.constexpr,
 ):  # fmt: skip
-    """Of the other side's tiles, for one of those kept: the whole ones from … to, and the partly hidden ones from … to."""
+    """Of the other side's tiles, for one that is kept: from where to where they are whole, and where partly hidden."""
     if MASK != 0:
         whole = tl.load(counts)
         return 0, whole, whole, tl.load(counts + 1)
@@ -77,7 +79,7 @@ def span(
     return 0, whole, whole, tl.cdiv(end, STEP)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=LENGTHS)
 @no_type_check
 def _survey(
     mask, states, n_q, n_k, offset, heads, rows, columns, mb, mh, mq, mk,
@@ -136,13 +138,13 @@ def padded_width(width: int) -> int:
 
 
 class Survey(NamedTuple):
-    """For each tile of kept tokens, the tiles of the others: whole ones first, then partly hidden ones, then the rest."""
+    """For each tile of kept tokens those of the others: the whole ones, then the partly hidden ones, then the rest."""
 
     order: Tensor  # (b h tiles others), the first two and the third 1 where the mask doesn't know them apart
     counts: Tensor  # (b h tiles 2): how many are whole, and how many anything is seen of
 
     def strides(self) -> tuple[int, ...]:
-        """Of batch, heads and tiles, 0 where there is one for all; the counts' are by two where these are by the row."""
+        """How far apart batches, heads and tiles are, in rows of either tensor; 0 where there is one for all."""
         return tuple(0 if self.order.shape[axis] == 1 else self.counts.stride(axis) // 2 for axis in range(3))
 
 
@@ -157,17 +159,10 @@ def survey(
     by_keys: tiles of keys are kept, and those of queries gone through.
     """
     known = _surveys.setdefault(mask, {}) if may_remember(mask) else {}
-    key = (
-        mask._version if known is not None and not mask.is_inference() else 0,
-        n_q,
-        n_k,
-        causal,
-        tile_q,
-        tile_k,
-        by_keys,
-    )
+    version = 0 if mask.is_inference() else mask._version
+    key = version, n_q, n_k, causal, tile_q, tile_k, by_keys
     if key not in known:
-        for old in [old for old in known if old[0] != key[0]]:
+        for old in [old for old in known if old[0] != version]:
             del known[old]
         known[key] = _make_survey(four_axes(mask), n_q, n_k, causal, tile_q, tile_k, by_keys)
     return known[key]

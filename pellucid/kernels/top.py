@@ -1,7 +1,7 @@
 """The few keys that each query attends to most: one pass, that keeps the best scores so far.
 
-Of a tile only what beats the worst score kept is taken out, the largest first, as long as some row has one; after the first
-tiles that is little.
+Of a tile only what beats the worst score kept is taken out, the largest first, as long as some row has one; after the
+first tiles that is little.
 """
 # pyright: reportMissingImports=false, reportIndexIssue=false
 
@@ -12,7 +12,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from pellucid.kernels.tiles import LOG2E, Launch, four_axes, hide, kind, load_rows, mask_strides, readable
+from pellucid.kernels.tiles import LENGTHS, LOG2E, Launch, four_axes, hide, kind, load_rows, mask_strides, readable
 
 MOST_KEYS = 16
 
@@ -46,7 +46,7 @@ def _pass(
     return best, at_best
 
 
-@triton.jit
+@triton.jit(do_not_specialize=LENGTHS)
 @no_type_check
 def _top(
     q, k, mask, best_out, at_out, scale, n_q, n_k, width, heads, group, tiles, n,
@@ -100,7 +100,8 @@ def find_top(
     _top[(tiles * b * h,)](
         q, k, given, best, at, beta * LOG2E.value, n_q, n_k, width, h, h // k.shape[1], tiles, n,
         *q.stride()[:3], *k.stride()[:3], *strides,
-        MASK=kind(mask), CAUSAL=causal, SLOTS=triton.next_power_of_2(n), KEPT=launch.kept, STEP=launch.step, **launch.how(q),
+        MASK=kind(mask), CAUSAL=causal, SLOTS=triton.next_power_of_2(n),
+        KEPT=launch.kept, STEP=launch.step, **launch.how(q),
     )  # fmt: skip
     best, order = best.sort(-1, descending=True)
     return best, at.gather(-1, order).long()

@@ -1,8 +1,8 @@
 """One pass over a map whose rows' totals are known: each kept token's Σ weight·x over the tokens of the other side.
 
-Kept keys: Pᵀ·x, and with x = 1 the column mass. Kept queries: P·x. With a gate, each weight is first multiplied by what its
-gradient dO·v says, where that is positive: the rule of Chefer et al. (2021), one head at a time. x is narrow here; its
-columns are summed beside the tile, in float32 throughout. What is wide is multiplied as a matrix, in `spread.py`.
+Kept keys: Pᵀ·x, and with x = 1 the column mass. Kept queries: P·x. With a gate, each weight is first multiplied by
+what its gradient dO·v says, where that is positive: the rule of Chefer et al. (2021), one head at a time. x is narrow
+here; its columns are summed beside the tile, in float32 throughout. What is wide is multiplied as a matrix: `spread`.
 """
 # pyright: reportMissingImports=false, reportIndexIssue=false
 
@@ -13,8 +13,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from pellucid.kernels.row_sums import Totals
 from pellucid.kernels.tiles import (
+    LENGTHS,
     LOG2E,
     Launch,
     four_axes,
@@ -27,8 +27,7 @@ from pellucid.kernels.tiles import (
     span,
     survey,
 )
-
-MOST_COLUMNS = 4
+from pellucid.kernels.totals import Totals
 
 
 @triton.jit
@@ -87,7 +86,7 @@ def _pass(
     return sums
 
 
-@triton.jit
+@triton.jit(do_not_specialize=LENGTHS)
 @no_type_check
 def _weighed(
     q, k, gate_q, gate_k, mask, order, counts, tops, totals, x, out, scale,
@@ -128,7 +127,7 @@ def _weighed(
         else:
             kept_gate = load_rows(gate_q, here, n_q, gate_columns, gate_width, gqt, WHOLE_GATE)
     sums = ()
-    for e in tl.static_range(E):
+    for _ in tl.static_range(E):
         sums = sums + (tl.zeros([KEPT], tl.float32),)
     sums = _pass(
         whole_from, whole_to, order, sums, kept, kept_gate, other, other_gate, mask, tops, totals, x, top,
@@ -160,7 +159,7 @@ def weigh_sums(
     gate: tuple[Tensor, Tensor] | None = None,
     launch: Launch | None = None,
 ) -> Tensor:
-    """Pᵀ·x (b h k e) for x (b h q e) if by_keys, else P·x (b h q e) for x (b h k e), e up to MOST_COLUMNS.
+    """Pᵀ·x (b h k e) for x (b h q e) if by_keys, else P·x (b h q e) for x (b h k e), a few columns.
 
     gate: the gradients dO (b h q e) and the values v (b g k e); the weights are then P ⊙ (dO·vᵀ)⁺.
     """
