@@ -17,15 +17,13 @@ from pellucid.kernels.tiles import (
     LENGTHS,
     LOG2E,
     Launch,
-    four_axes,
     hide,
     kind,
     load_rows,
-    mask_strides,
     padded_width,
-    readable,
+    place,
+    read_mask,
     span,
-    survey,
 )
 from pellucid.kernels.totals import Totals
 
@@ -33,17 +31,15 @@ from pellucid.kernels.totals import Totals
 @triton.jit
 @no_type_check
 def _pass(
-    first, last, order, top, total, mixed, queries, k, v, mask, scale, rows, columns, v_columns,
+    first, last, turn, jump, order, top, total, mixed, queries, k, v, mask, scale, rows, columns, v_columns,
     n_q, n_k, width, v_width, offset, kt, vt, mq, mk,
     MASK: tl.constexpr, CAUSAL: tl.constexpr, PARTLY: tl.constexpr, STEP: tl.constexpr,
     WHOLE: tl.constexpr, WHOLE_V: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     for i in range(first, last):
-        j = i
-        if MASK != 0:
-            j = tl.load(order + i)
+        j = place(i, order, turn, jump, MASK, PARTLY)
         keys = j * STEP + tl.arange(0, STEP)
-        others = load_rows(k, keys, n_k, columns, width, kt, WHOLE)
+        others = load_rows(k, j * STEP, n_k, columns, width, kt, STEP, WHOLE, not PARTLY)
         s = tl.dot(queries, tl.trans(others), input_precision=PRECISION)
         if PARTLY:
             s = hide(s * scale, mask, rows[:, None], keys[None, :], n_q, n_k, offset, mq, mk, MASK, CAUSAL)
@@ -54,7 +50,7 @@ def _pass(
             p = tl.exp2(s * scale - higher[:, None])
         down = tl.exp2(top - higher)
         total = total * down + tl.sum(p, 1)
-        values = load_rows(v, keys, n_k, v_columns, v_width, vt, WHOLE_V)
+        values = load_rows(v, j * STEP, n_k, v_columns, v_width, vt, STEP, WHOLE_V, not PARTLY)
         mixed = tl.dot(p.to(values.dtype), values, mixed * down[:, None], input_precision=PRECISION)
         top = higher
     return top, total, mixed
@@ -72,7 +68,7 @@ def _masked(
     tile, both = tl.program_id(0) % tiles, tl.program_id(0) // tiles
     batch, head = (both // heads).to(tl.int64), (both % heads).to(tl.int64)
     rows, columns, v_columns = tile * KEPT + tl.arange(0, KEPT), tl.arange(0, D), tl.arange(0, DV)
-    queries = load_rows(q + batch * qb + head * qh, rows, n_q, columns, width, qt, WHOLE)
+    queries = load_rows(q + batch * qb + head * qh, tile * KEPT, n_q, columns, width, qt, KEPT, WHOLE)
     queries = (queries.to(tl.float32) * sign).to(queries.dtype)
     k, v = k + batch * kb + (head // group) * kh, v + batch * vb + (head // group) * vh
     offset = n_k - n_q
@@ -80,15 +76,19 @@ def _masked(
         mask += batch * mb + head * mh
         listed = batch * ob + head * oh + tile * ot
         order, counts = order + listed * n_others, counts + listed * 2
-    start, whole, _, seen = span(counts, tile, n_q, n_k, offset, False, CAUSAL, MASK, KEPT, STEP)
+    whole_from, whole_to, partly_from, partly_to, turn, jump = span(
+        counts, tile, n_q, n_k, n_others, offset, False, CAUSAL, MASK, KEPT, STEP
+    )  # fmt: skip
     top = tl.full([KEPT], HIDDEN, tl.float32)
     total, mixed = tl.zeros([KEPT], tl.float32), tl.zeros([KEPT, DV], tl.float32)
     top, total, mixed = _pass(
-        start, whole, order, top, total, mixed, queries, k, v, mask, scale, rows, columns, v_columns,
+        whole_from, whole_to, turn, jump, order,
+        top, total, mixed, queries, k, v, mask, scale, rows, columns, v_columns,
         n_q, n_k, width, v_width, offset, kt, vt, mq, mk, MASK, CAUSAL, False, STEP, WHOLE, WHOLE_V, PRECISION,
     )  # fmt: skip
     top, total, mixed = _pass(
-        whole, seen, order, top, total, mixed, queries, k, v, mask, scale, rows, columns, v_columns,
+        partly_from, partly_to, turn, jump, order,
+        top, total, mixed, queries, k, v, mask, scale, rows, columns, v_columns,
         n_q, n_k, width, v_width, offset, kt, vt, mq, mk, MASK, CAUSAL, True, STEP, WHOLE, WHOLE_V, PRECISION,
     )  # fmt: skip
     dead = top < 0.75 * HIDDEN
@@ -104,21 +104,17 @@ def attend_masked(
     q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, beta: float, causal: bool, *, launch: Launch | None = None
 ) -> tuple[Tensor, Totals]:
     """softmax(β·qkᵀ)·v (b h q e) in the dtype of v, laid in memory as (b q h e), and the rows' totals."""
-    launch = launch or Launch.fitting(q, v.shape[-1])
+    launch = launch or Launch.of("masked", q, v.shape[-1])
     (b, h, n_q, width), n_k, e = q.shape, k.shape[2], v.shape[-1]
     q, k, v = (x if x.stride(-1) == 1 else x.contiguous() for x in (q, k, v))
     out = v.new_empty(b, n_q, h, e).transpose(1, 2)
     top, total = (torch.empty(b, h, n_q, dtype=torch.float32, device=q.device) for _ in range(2))
-    order, counts, given, strides = top, top, top, [0] * 7
-    if mask is not None:
-        surveyed = survey(mask, n_q, n_k, causal, launch.kept, launch.step)
-        order, counts = surveyed
-        given, strides = readable(mask := four_axes(mask)), [*mask_strides(mask), *surveyed.strides()]
+    given, n_others, strides = read_mask(mask, q, k, causal, launch)
     tiles, wide = triton.cdiv(n_q, launch.kept), padded_width(e)
     _masked[(tiles * b * h,)](
-        q, k, v, given, order, counts, out, top, total, abs(beta) * LOG2E.value, -1.0 if beta < 0 else 1.0,
-        n_q, n_k, width, e, h, h // k.shape[1], tiles, order.shape[-1],
+        q, k, v, *given, out, top, total, abs(beta) * LOG2E.value, -1.0 if beta < 0 else 1.0,
+        n_q, n_k, width, e, h, h // k.shape[1], tiles, n_others,
         *(stride for x in (q, k, v, out) for stride in x.stride()[:3]), *strides,
-        MASK=kind(mask), CAUSAL=causal, KEPT=launch.kept, STEP=launch.step, DV=wide, WHOLE_V=wide == e, **launch.how(q),
+        MASK=kind(mask), CAUSAL=causal, DV=wide, WHOLE_V=wide == e, **launch.how(q),
     )  # fmt: skip
     return out, Totals(top, total)

@@ -18,14 +18,12 @@ from pellucid.kernels.tiles import (
     LN2,
     LOG2E,
     Launch,
-    four_axes,
     hide,
     kind,
     load_rows,
-    mask_strides,
-    readable,
+    place,
+    read_mask,
     span,
-    survey,
 )
 from pellucid.kernels.totals import Totals
 
@@ -36,18 +34,16 @@ SUMMED: dict[Summed, int] = {"nothing": 0, "entropy": 1, "distance": 2}
 @triton.jit
 @no_type_check
 def _pass(
-    first, last, order, top, total, third, queries, k, mask, keys_at, here, scale, rows, columns,
+    first, last, turn, jump, order, top, total, third, queries, k, mask, keys_at, here, scale, rows, columns,
     n_q, n_k, width, offset, kt, mq, mk,
     MASK: tl.constexpr, CAUSAL: tl.constexpr, PARTLY: tl.constexpr, SUM: tl.constexpr, AXES: tl.constexpr,
     STEP: tl.constexpr, WHOLE: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Tiles of keys first … last, taken into the sums. PARTLY: something of them may be hidden."""
     for i in range(first, last):
-        j = i
-        if MASK != 0:
-            j = tl.load(order + i)
+        j = place(i, order, turn, jump, MASK, PARTLY)
         keys = j * STEP + tl.arange(0, STEP)
-        others = load_rows(k, keys, n_k, columns, width, kt, WHOLE)
+        others = load_rows(k, j * STEP, n_k, columns, width, kt, STEP, WHOLE, not PARTLY)
         s = tl.dot(queries, tl.trans(others), input_precision=PRECISION)
         if PARTLY:
             s = hide(s * scale, mask, rows[:, None], keys[None, :], n_q, n_k, offset, mq, mk, MASK, CAUSAL)
@@ -84,14 +80,16 @@ def _row_sums(
     tile, both = tl.program_id(0) % tiles, tl.program_id(0) // tiles
     batch, head = (both // heads).to(tl.int64), (both % heads).to(tl.int64)
     rows, columns, offset = tile * KEPT + tl.arange(0, KEPT), tl.arange(0, D), n_k - n_q
-    queries = load_rows(q + batch * qb + head * qh, rows, n_q, columns, width, qt, WHOLE)
+    queries = load_rows(q + batch * qb + head * qh, tile * KEPT, n_q, columns, width, qt, KEPT, WHOLE)
     queries = (queries.to(tl.float32) * sign).to(queries.dtype)  # so that the largest product is the largest score
     k += batch * kb + (head // group) * kh
     if MASK != 0:
         mask += batch * mb + head * mh
         listed = batch * ob + head * oh + tile * ot
         order, counts = order + listed * n_others, counts + listed * 2
-    start, whole, _, seen = span(counts, tile, n_q, n_k, offset, False, CAUSAL, MASK, KEPT, STEP)
+    whole_from, whole_to, partly_from, partly_to, turn, jump = span(
+        counts, tile, n_q, n_k, n_others, offset, False, CAUSAL, MASK, KEPT, STEP
+    )  # fmt: skip
     here = ()
     if SUM == 2:
         for axis in tl.static_range(AXES):
@@ -99,11 +97,13 @@ def _row_sums(
     top = tl.full([KEPT], HIDDEN, tl.float32)
     total, third = tl.zeros([KEPT], tl.float32), tl.zeros([KEPT], tl.float32)
     top, total, third = _pass(
-        start, whole, order, top, total, third, queries, k, mask, keys_at, here, scale, rows, columns,
+        whole_from, whole_to, turn, jump, order,
+        top, total, third, queries, k, mask, keys_at, here, scale, rows, columns,
         n_q, n_k, width, offset, kt, mq, mk, MASK, CAUSAL, False, SUM, AXES, STEP, WHOLE, PRECISION,
     )  # fmt: skip
     top, total, third = _pass(
-        whole, seen, order, top, total, third, queries, k, mask, keys_at, here, scale, rows, columns,
+        partly_from, partly_to, turn, jump, order,
+        top, total, third, queries, k, mask, keys_at, here, scale, rows, columns,
         n_q, n_k, width, offset, kt, mq, mk, MASK, CAUSAL, True, SUM, AXES, STEP, WHOLE, PRECISION,
     )  # fmt: skip
     dead = top < 0.75 * HIDDEN
@@ -129,23 +129,19 @@ def sum_rows(
     launch: Launch | None = None,
 ) -> tuple[Totals, Tensor]:
     """The rows' totals, and their entropy (b h q) in nats, or their mean distance between places (q axes), (k axes)."""
-    launch = launch or Launch.fitting(q)
+    launch = launch or Launch.of("distance" if also == "distance" else "rows", q)
     (b, h, n_q, width), n_k = q.shape, k.shape[2]
     q, k = (x if x.stride(-1) == 1 else x.contiguous() for x in (q, k))
-    top, total = (torch.zeros(b, h, n_q, dtype=torch.float32, device=q.device) for _ in range(2))
-    third = torch.zeros_like(top) if also != "nothing" else top
+    top, total = (torch.empty(b, h, n_q, dtype=torch.float32, device=q.device) for _ in range(2))
+    third = torch.empty_like(top) if also != "nothing" else top
     places = [top if at is None else at.T.contiguous() for at in (queries_at, keys_at)]
     tiles = triton.cdiv(n_q, launch.kept)
-    order, counts, given, strides = top, top, top, [0] * 7
-    if mask is not None:
-        surveyed = survey(mask, n_q, n_k, causal, launch.kept, launch.step)
-        order, counts = surveyed
-        given, strides = readable(mask := four_axes(mask)), [*mask_strides(mask), *surveyed.strides()]
+    given, n_others, strides = read_mask(mask, q, k, causal, launch)
     _row_sums[(tiles * b * h,)](
-        q, k, given, order, counts, *places, top, total, third, abs(beta) * LOG2E.value, -1.0 if beta < 0 else 1.0,
-        n_q, n_k, width, h, h // k.shape[1], tiles, order.shape[-1],
+        q, k, *given, *places, top, total, third, abs(beta) * LOG2E.value, -1.0 if beta < 0 else 1.0,
+        n_q, n_k, width, h, h // k.shape[1], tiles, n_others,
         *q.stride()[:3], *k.stride()[:3], *strides,
         MASK=kind(mask), CAUSAL=causal, SUM=SUMMED[also], AXES=keys_at.shape[1] if keys_at is not None else 0,
-        KEPT=launch.kept, STEP=launch.step, **launch.how(q),
+        **launch.how(q),
     )  # fmt: skip
     return Totals(top, total), third

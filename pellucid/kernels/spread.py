@@ -1,7 +1,7 @@
 """Pᵀ·x for a wide x, the rows' totals known: tiles of weights times tiles of x, on the matrix units.
 
-Half-precision units round what they multiply, so a weight is given to them as two numbers, itself rounded and what that
-lost: together 16 bits of it, where one rounding keeps 8. An x in float32 is given in two as well.
+Units of half precision round what they multiply. An x in half precision gets weights rounded once, as attention's
+values do; an x in float32 is given to them in two, rounded and what that lost, and so are the weights.
 """
 # pyright: reportMissingImports=false, reportIndexIssue=false
 
@@ -16,14 +16,12 @@ from pellucid.kernels.tiles import (
     LENGTHS,
     LOG2E,
     Launch,
-    four_axes,
     kind,
     load_rows,
-    mask_strides,
     padded_width,
-    readable,
+    place,
+    read_mask,
     span,
-    survey,
 )
 from pellucid.kernels.totals import Totals
 from pellucid.kernels.weighed import weigh
@@ -32,33 +30,28 @@ from pellucid.kernels.weighed import weigh
 @triton.jit
 @no_type_check
 def _pass(
-    first, last, order, sums, kept, q, mask, tops, totals, x, here, scale, columns, x_columns,
+    first, last, turn, jump, order, sums, kept, q, mask, tops, totals, x, here, scale, columns, x_columns,
     n_q, n_k, width, x_width, offset, qt, xt, mq, mk,
     MASK: tl.constexpr, CAUSAL: tl.constexpr, PARTLY: tl.constexpr, SPLIT: tl.constexpr, STEP: tl.constexpr,
     WHOLE: tl.constexpr, WHOLE_X: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     for i in range(first, last):
-        j = i
-        if MASK != 0:
-            j = tl.load(order + i)
+        j = place(i, order, turn, jump, MASK, PARTLY)
         there = j * STEP + tl.arange(0, STEP)
-        moved = load_rows(q, there, n_q, columns, width, qt, WHOLE)
+        moved = load_rows(q, j * STEP, n_q, columns, width, qt, STEP, WHOLE, not PARTLY)
         p = weigh(
             kept, moved, mask, tops, totals, 0.0, here, there, scale, n_q, n_k, offset, mq, mk,
             True, MASK, CAUSAL, PARTLY, PRECISION,
         )  # fmt: skip
-        sent = load_rows(x, there, n_q, x_columns, x_width, xt, WHOLE_X)
-        if SPLIT:
+        sent = load_rows(x, j * STEP, n_q, x_columns, x_width, xt, STEP, WHOLE_X, not PARTLY)
+        if SPLIT:  # each of the two as what half precision holds of it and what that lost
             half = moved.dtype
-            rounded = p.to(half)
-            lost = (p - rounded.to(tl.float32)).to(half)
-            near = sent.to(half)
-            sums = tl.dot(rounded, near, sums)
-            sums = tl.dot(lost, near, sums)
-            if sent.dtype == tl.float32:
-                sums = tl.dot(rounded, (sent - near.to(tl.float32)).to(half), sums)
+            p_near, x_near = p.to(half), sent.to(half)
+            sums = tl.dot(p_near, x_near, sums)
+            sums = tl.dot((p - p_near.to(tl.float32)).to(half), x_near, sums)
+            sums = tl.dot(p_near, (sent - x_near.to(tl.float32)).to(half), sums)
         else:
-            sums = tl.dot(p, sent.to(tl.float32), sums, input_precision=PRECISION)
+            sums = tl.dot(p.to(sent.dtype), sent, sums, input_precision=PRECISION)
     return sums
 
 
@@ -76,21 +69,27 @@ def _spread(
     here, columns, x_columns = tile * KEPT + tl.arange(0, KEPT), tl.arange(0, D), tl.arange(0, DX)
     q, x = q + batch * qb + head * qh, x + batch * xb + head * xh
     tops, totals = tops + both.to(tl.int64) * n_q, totals + both.to(tl.int64) * n_q
-    kept = load_rows(k + batch * kb + (head // group) * kh, here, n_k, columns, width, kt, WHOLE)
+    kept = load_rows(
+        k + batch * kb + (head // group) * kh, tile * KEPT, n_k, columns, width, kt, KEPT, WHOLE
+    )  # fmt: skip
     offset = n_k - n_q
     if MASK != 0:
         mask += batch * mb + head * mh
         listed = batch * ob + head * oh + tile * ot
         order, counts = order + listed * n_others, counts + listed * 2
-    whole_from, whole_to, partly_from, partly_to = span(counts, tile, n_q, n_k, offset, True, CAUSAL, MASK, KEPT, STEP)
+    whole_from, whole_to, partly_from, partly_to, turn, jump = span(
+        counts, tile, n_q, n_k, n_others, offset, True, CAUSAL, MASK, KEPT, STEP
+    )  # fmt: skip
     sums = tl.zeros([KEPT, DX], tl.float32)
     sums = _pass(
-        whole_from, whole_to, order, sums, kept, q, mask, tops, totals, x, here, scale, columns, x_columns,
+        whole_from, whole_to, turn, jump, order,
+        sums, kept, q, mask, tops, totals, x, here, scale, columns, x_columns,
         n_q, n_k, width, x_width, offset, qt, xt, mq, mk,
         MASK, CAUSAL, False, SPLIT, STEP, WHOLE, WHOLE_X, PRECISION,
     )  # fmt: skip
     sums = _pass(
-        partly_from, partly_to, order, sums, kept, q, mask, tops, totals, x, here, scale, columns, x_columns,
+        partly_from, partly_to, turn, jump, order,
+        sums, kept, q, mask, tops, totals, x, here, scale, columns, x_columns,
         n_q, n_k, width, x_width, offset, qt, xt, mq, mk,
         MASK, CAUSAL, True, SPLIT, STEP, WHOLE, WHOLE_X, PRECISION,
     )  # fmt: skip
@@ -110,22 +109,18 @@ def spread(
     launch: Launch | None = None,
 ) -> Tensor:
     """Pᵀ·x (b h k e) in float32, for x (b h q e) with e up to WIDEST."""
-    launch = launch or Launch.fitting(q, x.shape[-1])
+    launch = launch or Launch.of("spread", q, x.shape[-1])
     (b, h, n_q, width), n_k = q.shape, k.shape[2]
     q, k, x = (t if t.stride(-1) == 1 else t.contiguous() for t in (q, k, x))
     out = torch.empty(b, h, n_k, x.shape[-1], dtype=torch.float32, device=q.device)
     tiles = triton.cdiv(n_k, launch.kept)
-    order, counts, given, strides = totals.top, totals.top, totals.top, [0] * 7
-    if mask is not None:
-        surveyed = survey(mask, n_q, n_k, causal, launch.step, launch.kept, by_keys=True)
-        order, counts = surveyed
-        given, strides = readable(mask := four_axes(mask)), [*mask_strides(mask), *surveyed.strides()]
+    given, n_others, strides = read_mask(mask, q, k, causal, launch, by_keys=True)
     wide = padded_width(x.shape[-1])
     _spread[(tiles * b * h,)](
-        q, k, given, order, counts, totals.top.contiguous(), totals.total.contiguous(), x, out, beta * LOG2E.value,
-        n_q, n_k, width, x.shape[-1], h, h // k.shape[1], tiles, order.shape[-1],
+        q, k, *given, totals.top.contiguous(), totals.total.contiguous(), x, out, beta * LOG2E.value,
+        n_q, n_k, width, x.shape[-1], h, h // k.shape[1], tiles, n_others,
         *q.stride()[:3], *k.stride()[:3], *x.stride()[:3], *strides,
-        MASK=kind(mask), CAUSAL=causal, SPLIT=q.dtype != torch.float32, KEPT=launch.kept, STEP=launch.step,
+        MASK=kind(mask), CAUSAL=causal, SPLIT=x.dtype != q.dtype,
         DX=wide, WHOLE_X=wide == x.shape[-1], **launch.how(q),
     )  # fmt: skip
     return out

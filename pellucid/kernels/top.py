@@ -28,7 +28,7 @@ def _pass(
     worst = tl.min(best, 1)
     for i in range(first, last):
         keys = i * STEP + within
-        others = load_rows(k, keys, n_k, columns, width, kt, WHOLE)
+        others = load_rows(k, i * STEP, n_k, columns, width, kt, STEP, WHOLE, not PARTLY)
         s = tl.dot(queries, tl.trans(others), input_precision=PRECISION) * scale
         if PARTLY:
             s = hide(s, mask, rows[:, None], keys[None, :], n_q, n_k, offset, mq, mk, MASK, CAUSAL)
@@ -57,7 +57,7 @@ def _top(
     tile, both = tl.program_id(0) % tiles, tl.program_id(0) // tiles
     batch, head = (both // heads).to(tl.int64), (both % heads).to(tl.int64)
     rows, columns, slots, offset = tile * KEPT + tl.arange(0, KEPT), tl.arange(0, D), tl.arange(0, SLOTS), n_k - n_q
-    queries = load_rows(q + batch * qb + head * qh, rows, n_q, columns, width, qt, WHOLE)
+    queries = load_rows(q + batch * qb + head * qh, tile * KEPT, n_q, columns, width, qt, KEPT, WHOLE)
     k += batch * kb + (head // group) * kh
     whole, end = n_k // STEP, tl.cdiv(n_k, STEP)
     if MASK != 0:
@@ -88,7 +88,7 @@ def find_top(
     q: Tensor, k: Tensor, n: int, mask: Tensor | None, beta: float, causal: bool, *, launch: Launch | None = None
 ) -> tuple[Tensor, Tensor]:
     """The n largest scores of each query, times log₂e, and whose they are: two (b h q n), the largest first."""
-    launch = launch or Launch.fitting(q)
+    launch = launch or Launch.of("top", q)
     (b, h, n_q, width), n_k = q.shape, k.shape[2]
     q, k = (x if x.stride(-1) == 1 else x.contiguous() for x in (q, k))
     best = torch.empty(b, h, n_q, n, dtype=torch.float32, device=q.device)
@@ -101,7 +101,7 @@ def find_top(
         q, k, given, best, at, beta * LOG2E.value, n_q, n_k, width, h, h // k.shape[1], tiles, n,
         *q.stride()[:3], *k.stride()[:3], *strides,
         MASK=kind(mask), CAUSAL=causal, SLOTS=triton.next_power_of_2(n),
-        KEPT=launch.kept, STEP=launch.step, **launch.how(q),
+        **launch.how(q),
     )  # fmt: skip
     best, order = best.sort(-1, descending=True)
     return best, at.gather(-1, order).long()

@@ -17,15 +17,13 @@ from pellucid.kernels.tiles import (
     LENGTHS,
     LOG2E,
     Launch,
-    four_axes,
     hide,
     kind,
     load_rows,
-    mask_strides,
     padded_width,
-    readable,
+    place,
+    read_mask,
     span,
-    survey,
 )
 from pellucid.kernels.totals import Totals
 
@@ -60,23 +58,21 @@ def weigh(
 @triton.jit
 @no_type_check
 def _pass(
-    first, last, order, sums, kept, kept_gate, other, other_gate, mask, tops, totals, x, top,
+    first, last, turn, jump, order, sums, kept, kept_gate, other, other_gate, mask, tops, totals, x, top,
     here, scale, columns, gate_columns, n_q, n_k, n, width, gate_width, offset, ot, gt, xt, xe, mq, mk,
     BY_KEYS: tl.constexpr, MASK: tl.constexpr, CAUSAL: tl.constexpr, PARTLY: tl.constexpr, GATED: tl.constexpr,
     E: tl.constexpr, STEP: tl.constexpr, WHOLE: tl.constexpr, WHOLE_GATE: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     for i in range(first, last):
-        j = i
-        if MASK != 0:
-            j = tl.load(order + i)
+        j = place(i, order, turn, jump, MASK, PARTLY)
         there = j * STEP + tl.arange(0, STEP)
-        moved = load_rows(other, there, n, columns, width, ot, WHOLE)
+        moved = load_rows(other, j * STEP, n, columns, width, ot, STEP, WHOLE, not PARTLY)
         p = weigh(
             kept, moved, mask, tops, totals, top, here, there, scale, n_q, n_k, offset, mq, mk,
             BY_KEYS, MASK, CAUSAL, PARTLY, PRECISION,
         )  # fmt: skip
         if GATED:
-            gate = load_rows(other_gate, there, n, gate_columns, gate_width, gt, WHOLE_GATE)
+            gate = load_rows(other_gate, j * STEP, n, gate_columns, gate_width, gt, STEP, WHOLE_GATE, not PARTLY)
             p = p * tl.maximum(tl.dot(kept_gate, tl.trans(gate), input_precision=PRECISION), 0.0)
         result = ()
         for e in tl.static_range(E):
@@ -108,34 +104,40 @@ def _weighed(
         mask += batch * mb + head * mh
         listed = batch * ob + head * oh + tile * ot
         order, counts = order + listed * n_others, counts + listed * 2
-    whole_from, whole_to, partly_from, partly_to = span(
-        counts, tile, n_q, n_k, offset, BY_KEYS, CAUSAL, MASK, KEPT, STEP
-    )
+    whole_from, whole_to, partly_from, partly_to, turn, jump = span(
+        counts, tile, n_q, n_k, n_others, offset, BY_KEYS, CAUSAL, MASK, KEPT, STEP
+    )  # fmt: skip
     if BY_KEYS:
         n, n_moved, kt_moved, gt_moved, other, other_gate = n_k, n_q, qt, gqt, q, gate_q
-        kept = load_rows(k, here, n_k, columns, width, kt, WHOLE)
+        kept = load_rows(k, tile * KEPT, n_k, columns, width, kt, KEPT, WHOLE)
         top, total = kept, kept  # of rows alone
     else:
         n, n_moved, kt_moved, gt_moved, other, other_gate = n_q, n_k, kt, gkt, k, gate_k
-        kept = load_rows(q, here, n_q, columns, width, qt, WHOLE)
+        kept = load_rows(q, tile * KEPT, n_q, columns, width, qt, KEPT, WHOLE)
         top = tl.load(tops + here, mask=here < n_q, other=0.0)
         total = tl.load(totals + here, mask=here < n_q, other=0.0)
     kept_gate = kept
     if GATED:
         if BY_KEYS:
-            kept_gate = load_rows(gate_k, here, n_k, gate_columns, gate_width, gkt, WHOLE_GATE)
+            kept_gate = load_rows(
+                gate_k, tile * KEPT, n_k, gate_columns, gate_width, gkt, KEPT, WHOLE_GATE
+            )  # fmt: skip
         else:
-            kept_gate = load_rows(gate_q, here, n_q, gate_columns, gate_width, gqt, WHOLE_GATE)
+            kept_gate = load_rows(
+                gate_q, tile * KEPT, n_q, gate_columns, gate_width, gqt, KEPT, WHOLE_GATE
+            )  # fmt: skip
     sums = ()
     for _ in tl.static_range(E):
         sums = sums + (tl.zeros([KEPT], tl.float32),)
     sums = _pass(
-        whole_from, whole_to, order, sums, kept, kept_gate, other, other_gate, mask, tops, totals, x, top,
+        whole_from, whole_to, turn, jump, order,
+        sums, kept, kept_gate, other, other_gate, mask, tops, totals, x, top,
         here, scale, columns, gate_columns, n_q, n_k, n_moved, width, gate_width, offset, kt_moved, gt_moved, xt, xe,
         mq, mk, BY_KEYS, MASK, CAUSAL, False, GATED, E, STEP, WHOLE, WHOLE_GATE, PRECISION,
     )  # fmt: skip
     sums = _pass(
-        partly_from, partly_to, order, sums, kept, kept_gate, other, other_gate, mask, tops, totals, x, top,
+        partly_from, partly_to, turn, jump, order,
+        sums, kept, kept_gate, other, other_gate, mask, tops, totals, x, top,
         here, scale, columns, gate_columns, n_q, n_k, n_moved, width, gate_width, offset, kt_moved, gt_moved, xt, xe,
         mq, mk, BY_KEYS, MASK, CAUSAL, True, GATED, E, STEP, WHOLE, WHOLE_GATE, PRECISION,
     )  # fmt: skip
@@ -163,26 +165,20 @@ def weigh_sums(
 
     gate: the gradients dO (b h q e) and the values v (b g k e); the weights are then P ⊙ (dO·vᵀ)⁺.
     """
-    launch = launch or Launch.fitting(q)
+    launch = launch or Launch.of("weighed", q)
     (b, h, n_q, width), n_k = q.shape, k.shape[2]
-    kept, step = launch.kept, launch.step
     gates = gate or (q, k)
     q, k, *gates = (t if t.stride(-1) == 1 else t.contiguous() for t in (q, k, *gates))
     n = n_k if by_keys else n_q
-    out = torch.zeros(b, h, n, x.shape[-1], dtype=torch.float32, device=q.device)
-    tiles = triton.cdiv(n, kept)
-    order, counts, given, strides = totals.top, totals.top, totals.top, [0] * 7
-    if mask is not None:
-        sizes = (step, kept) if by_keys else (kept, step)
-        surveyed = survey(mask, n_q, n_k, causal, *sizes, by_keys=by_keys)
-        order, counts = surveyed
-        given, strides = readable(mask := four_axes(mask)), [*mask_strides(mask), *surveyed.strides()]
+    out = torch.empty(b, h, n, x.shape[-1], dtype=torch.float32, device=q.device)
+    tiles = triton.cdiv(n, launch.kept)
+    given, n_others, strides = read_mask(mask, q, k, causal, launch, by_keys=by_keys)
     wide_gate = padded_width(gates[0].shape[-1])
     _weighed[(tiles * b * h,)](
-        q, k, *gates, given, order, counts, totals.top.contiguous(), totals.total.contiguous(), x, out,
-        beta * LOG2E.value, n_q, n_k, width, gates[0].shape[-1], h, h // k.shape[1], tiles, order.shape[-1],
+        q, k, *gates, *given, totals.top.contiguous(), totals.total.contiguous(), x, out,
+        beta * LOG2E.value, n_q, n_k, width, gates[0].shape[-1], h, h // k.shape[1], tiles, n_others,
         *q.stride()[:3], *k.stride()[:3], *gates[0].stride()[:3], *gates[1].stride()[:3], *x.stride(), *strides,
         BY_KEYS=by_keys, MASK=kind(mask), CAUSAL=causal, GATED=gate is not None, E=x.shape[-1],
-        KEPT=kept, STEP=step, DG=wide_gate, WHOLE_GATE=wide_gate == gates[0].shape[-1], **launch.how(q),
+        DG=wide_gate, WHOLE_GATE=wide_gate == gates[0].shape[-1], **launch.how(q),
     )  # fmt: skip
     return out
