@@ -99,6 +99,44 @@ def weight_blocks(
         yield rows, weight_rows(q, k, mask, beta, causal, rows, dtype)
 
 
+Tile = tuple[slice, slice, slice]
+
+
+def weight_tiles(
+    q: Float[Tensor, "b h q d"], k: Float[Tensor, "b g k d"], mask: Mask, beta: float, causal: bool
+) -> Iterator[tuple[Tile, Float[Tensor, "_ _ n k"]]]:
+    """The map in parts that suit the device: (which batches, heads and rows, their weights).
+
+    On a CPU many rows of one head are twice as fast as a few rows of all: a product of matrices likes to be tall.
+    """
+    b, h, n_queries, _ = q.shape
+    if q.device.type != "cpu" or isinstance(mask, Rule):
+        for rows, weights in weight_blocks(q, k, mask, beta, causal):
+            yield (slice(None), slice(None), rows), weights
+        return
+    dtype = torch.promote_types(q.dtype, torch.float32)
+    q, k = q.to(dtype), share_heads(k.to(dtype), h)
+    mask = None if mask is None else mask[(None,) * (4 - mask.ndim)]
+    numbers = _BLOCK_NUMBERS["cpu"]
+    step = max(1, min(n_queries, numbers // max(1, k.shape[2])))
+    heads = max(1, min(h, numbers // max(1, step * k.shape[2])))
+    batches = max(1, min(b, numbers // max(1, heads * step * k.shape[2])))
+    for batch in _split(b, batches):
+        for head in _split(h, heads):
+            seen = None if mask is None else mask[_pick(mask, 0, batch), _pick(mask, 1, head)]
+            for rows in _split(n_queries, step):
+                part = weight_rows(q[batch, head], k[batch, head], seen, beta, causal, rows)
+                yield (batch, head, rows), part
+
+
+def _split(size: int, step: int) -> list[slice]:
+    return [slice(start, min(start + step, size)) for start in range(0, size, step)]
+
+
+def _pick(mask: Tensor, axis: int, part: slice) -> slice:
+    return slice(None) if mask.shape[axis] == 1 else part
+
+
 def share_heads(k: Float[Tensor, "b g k d"], heads: int) -> Float[Tensor, "b {heads} k d"]:
     """Repeat grouped key/value heads so that each query head has its own: head i reads group i // (heads/g)."""
     return k if k.shape[1] == heads else k.repeat_interleave(heads // k.shape[1], dim=1)

@@ -1,10 +1,11 @@
 """What one wants to know of an attention map P = softmax(β·qkᵀ), without ever holding the map.
 
 Every function takes q (b h q d), k (b g k d), and mask, beta, causal as `attend` does, and is exact: it equals the same
-quantity read off the materialised map. Rows are computed a few at a time, so memory grows with the number of keys
-and not with its square.
+quantity read off the materialised map. Memory grows with the number of keys and not with its square: on CUDA kernels
+of ours go through the map tile by tile (`ops.tiled`); elsewhere, and where a gradient is to flow, its rows are computed
+a few at a time.
 
-Attention is linear in its values, so P·x is a forward call with v = x, and Pᵀ·x is the gradient with respect to v.
+impl: "auto", or "blocks" (of rows) or "triton" to have one of the two. totals: what is known of the rows already.
 """
 
 import math
@@ -15,12 +16,15 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from pellucid.kernels.totals import Totals
+from pellucid.ops import tiled
 from pellucid.ops.attention import attend
 from pellucid.ops.checks import check_attention, resolve_beta
-from pellucid.ops.exact import Mask, RowIndex, share_heads, weight_blocks, weight_rows
+from pellucid.ops.exact import Mask, RowIndex, share_heads, weight_blocks, weight_rows, weight_tiles
 from pellucid.ops.rules import Rule, pick_heads
+from pellucid.ops.tiled import Summing
 
-Transposed = Literal["blocks", "fused"]
+Transposed = Literal["auto", "blocks", "triton", "fused"]
 Selection = slice | Sequence[int] | Int[Tensor, " n"] | None
 
 
@@ -96,17 +100,27 @@ def column_mass(
     *,
     beta: float | None = None,
     causal: bool = False,
-    impl: Transposed = "blocks",
+    impl: Transposed = "auto",
+    totals: Totals | None = None,
 ) -> Float[Tensor, "b h k"]:
     """How much attention each key receives from all queries together: the column sums of the map."""
-    ones = torch.ones(*q.shape[:3], 1, dtype=q.dtype, device=q.device)
-    return apply_transposed(q, k, ones, mask, beta=beta, causal=causal, impl=impl)[..., 0]
+    ones = torch.ones((), dtype=q.dtype, device=q.device).expand(*q.shape[:3], 1)
+    return apply_transposed(q, k, ones, mask, beta=beta, causal=causal, impl=impl, totals=totals)[..., 0]
 
 
 def entropy(
-    q: Tensor, k: Tensor, mask: Mask = None, *, beta: float | None = None, causal: bool = False
+    q: Tensor,
+    k: Tensor,
+    mask: Mask = None,
+    *,
+    beta: float | None = None,
+    causal: bool = False,
+    impl: Summing = "auto",
 ) -> Float[Tensor, "b h q"]:
     """−Σ P·ln P of each row, in nats: 0 for one key, ln n for n keys alike."""
+    check_attention(q, k, mask=mask)
+    if tiled.takes(impl, q, k, mask, scale := resolve_beta(beta, q.shape[-1])):
+        return tiled.entropy(q, k, mask, scale, causal)
     return _each_row(lambda p, _: torch.special.entr(p).sum(-1), q, k, mask, beta, causal)
 
 
@@ -119,6 +133,7 @@ def mean_distance(
     queries_at: Float[Tensor, "q axes"] | None = None,
     beta: float | None = None,
     causal: bool = False,
+    impl: Summing = "auto",
 ) -> Float[Tensor, "b h q"]:
     """How far each query looks: the Euclidean distance to the keys, weighted by the attention on them.
 
@@ -128,7 +143,11 @@ def mean_distance(
     for axis, places, n in (("k (keys)", keys_at, k.shape[2]), ("q (queries)", queries_at, q.shape[2])):
         if places.ndim != 2 or places.shape[0] != n:
             raise ValueError(f"axis {axis}: coordinates have shape {list(places.shape)}, expected [{n}, axes]")
+    check_attention(q, k, mask=mask)
     start, end = queries_at.to(q.device).double(), keys_at.to(q.device).double()
+    scale, few = resolve_beta(beta, q.shape[-1]), keys_at.shape[1] <= tiled.MOST_AXES
+    if (few or impl == "triton") and tiled.takes(impl, q, k, mask, scale, start, end):
+        return tiled.mean_distance(q, k, start, end, mask, scale, causal)
 
     def spread(p: Tensor, rows: slice) -> Tensor:
         # A float32 row sums to one within 4e-7, which a distance of 100 would show: divide by what it sums to.
@@ -138,14 +157,27 @@ def mean_distance(
     return _each_row(spread, q, k, mask, beta, causal)
 
 
-def topk(q: Tensor, k: Tensor, n: int, mask: Mask = None, *, beta: float | None = None, causal: bool = False) -> TopK:
+def topk(
+    q: Tensor,
+    k: Tensor,
+    n: int,
+    mask: Mask = None,
+    *,
+    beta: float | None = None,
+    causal: bool = False,
+    impl: Summing = "auto",
+    totals: Totals | None = None,
+) -> TopK:
     """The n keys each query attends to most, with their weights, largest first."""
     if not 1 <= n <= k.shape[2]:
         raise ValueError(f"n is {n}; expected 1…{k.shape[2]}, the number of keys")
     check_attention(q, k, mask=mask)
+    scale = resolve_beta(beta, q.shape[-1])
+    if (n <= tiled.MOST_TOP or impl == "triton") and tiled.takes(impl, q, k, mask, scale):
+        return TopK(*tiled.topk(q, k, n, mask, scale, causal, totals))
     top = TopK(_room(q, n), _room(q, n, dtype=torch.long))
-    for rows, p in weight_blocks(q, k, mask, resolve_beta(beta, q.shape[-1]), causal):
-        top.weights[:, :, rows], top.keys[:, :, rows] = p.topk(n, dim=-1)
+    for tile, p in weight_tiles(q, k, mask, scale, causal):
+        top.weights[tile], top.keys[tile] = p.topk(n, dim=-1)
     return top
 
 
@@ -168,12 +200,12 @@ def apply_transposed(
     *,
     beta: float | None = None,
     causal: bool = False,
-    impl: Transposed = "blocks",
+    impl: Transposed = "auto",
+    totals: Totals | None = None,
 ) -> Float[Tensor, "b h k e"]:
     """Pᵀ·x for x (b h q e): what each key hands back when every query sends out its x.
 
-    impl: "blocks" is exact in float32 or better; "fused" takes the gradient of the fused kernel with respect to v:
-    several times faster on a GPU in half precision, and rounded to it.
+    impl: "fused" takes the gradient of PyTorch's kernel with respect to v, which is rounded to the inputs' precision.
     """
     check_attention(q, k, mask=mask)
     x = x.expand(q.shape[0], q.shape[1], *x.shape[-2:])
@@ -183,15 +215,14 @@ def apply_transposed(
         if isinstance(mask, Rule):
             raise ValueError(f"impl='fused' knows masks and biases alone, not {mask!r}; use impl='blocks'")
         return _value_gradient(q, k, x, mask, beta, causal)
-    if impl != "blocks":
-        raise ValueError(f"impl is {impl!r}; expected 'blocks' or 'fused'")
-    total = None
-    for rows, p in weight_blocks(q, k, mask, resolve_beta(beta, q.shape[-1]), causal):
-        part = p.mT @ x[:, :, rows].to(p.dtype)
-        total = part if total is None else total.add_(part)
-    if total is None:
-        return x.new_zeros(*x.shape[:2], k.shape[2], x.shape[3])
-    return total
+    scale = resolve_beta(beta, q.shape[-1])
+    if x.shape[-1] and tiled.takes(impl, q, k, mask, scale, x):
+        return tiled.apply_transposed(q, k, x, mask, scale, causal, totals)
+    dtype = torch.promote_types(q.dtype, torch.float32)
+    total = torch.zeros(*x.shape[:2], x.shape[3], k.shape[2], dtype=dtype, device=q.device)
+    for tile, p in weight_tiles(q, k, mask, scale, causal):
+        total[tile[:2]] += x[tile].mT.to(dtype) @ p  # so that the map, the large one, is read as it lies
+    return total.mT
 
 
 def rollout(
@@ -199,7 +230,7 @@ def rollout(
     start: int | Tensor,
     *,
     residual: float = 0.5,
-    impl: Transposed = "blocks",
+    impl: Transposed = "auto",
 ) -> Float[Tensor, "b t"]:
     """Attention rollout (Abnar and Zuidema 2020): from where in the input the token `start` has drawn.
 
@@ -232,9 +263,8 @@ def rollout(
                 f"record {depth}: {record.q.shape[2]} queries and {record.k.shape[2]} keys, expected {tokens} of both: "
                 "rollout follows self-attention"
             )
-        back = apply_transposed(
-            record.q, record.k, r[:, None, :, None], record.mask, beta=record.beta, causal=record.causal, impl=impl
-        )
+        how = {"beta": record.beta, "causal": record.causal, "impl": impl, "totals": getattr(record, "totals", None)}
+        back = apply_transposed(record.q, record.k, r[:, None, :, None], record.mask, **how)
         r = residual * r + (1 - residual) * back[..., 0].mean(1).to(r.dtype)
     return r
 
@@ -249,8 +279,8 @@ def _each_row(
 ) -> Float[Tensor, "b h q"]:
     check_attention(q, k, mask=mask)
     summary = _room(q)
-    for rows, p in weight_blocks(q, k, mask, resolve_beta(beta, q.shape[-1]), causal):
-        summary[:, :, rows] = summarise(p, rows)
+    for tile, p in weight_tiles(q, k, mask, resolve_beta(beta, q.shape[-1]), causal):
+        summary[tile] = summarise(p, tile[2])
     return summary
 
 
