@@ -3,7 +3,6 @@
 import math
 import threading
 import time
-from dataclasses import dataclass
 
 import pytest
 import torch
@@ -23,18 +22,18 @@ def images(count: int) -> ImageSet:
     return ImageSet(pixels, torch.arange(count) % 3, ("a", "b", "c"))
 
 
-@dataclass(frozen=True)
-class SlowItem(ImageInMemory):
+class SlowItem:
     """Tells who decodes it."""
 
-    set: "Slow"
+    def __init__(self, name: str, image: torch.Tensor, images: "Slow"):
+        self.name, self.inner, self.images = name, ImageInMemory(name, image), images
 
     def decode(self, size, channels, view=None):
-        if len(self.set.read_by) >= self.set.fails_at:
+        if len(self.images.read_by) >= self.images.fails_at:
             raise ValueError("flower.jpg can't be read")
-        self.set.read_by.append(threading.current_thread().name)
-        time.sleep(self.set.delay)
-        return super().decode(size, channels, view)
+        self.images.read_by.append(threading.current_thread().name)
+        time.sleep(self.images.delay)
+        return self.inner.decode(size, channels, view)
 
 
 class Slow(LazyImageSet):

@@ -195,6 +195,7 @@ def _box(height: int, width: int, size: Size, fit: Fit, view: View | None) -> tu
         return 0, 0, height, width
     tall = min(height, max(1, round(width * size[0] / size[1])))
     wide = min(width, max(1, round(height * size[1] / size[0])))
+    tall, wide = tall + (height - tall) % 2, wide + (width - wide) % 2  # as much on one side as on the other
     return (height - tall) // 2, (width - wide) // 2, tall, wide
 
 
