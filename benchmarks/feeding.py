@@ -1,7 +1,7 @@
 """Pictures into batches: images/s from JPEG files to bytes of 224 × 224, and whether training is fed at its own rate.
 
     python benchmarks/feeding.py --before ../b4f5393                # decoders beside each other
-    python benchmarks/feeding.py --peers torchvision --train 8192   # and on a GPU ViT-S/16 beside one repeated batch
+    python benchmarks/feeding.py --files 4096 --train threads processes "kept decoded"    # on a GPU: ViT-S/16 is fed
 
 The files are made from the photographs that come with the package. Every contestant is a process of its own with as
 many threads as there are cores; they take turns. Each brings the picture's middle to 224 × 224 by an antialiased
@@ -18,6 +18,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from itertools import repeat
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -38,8 +39,21 @@ DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 Read = Callable[[list[Path]], Tensor]
 
 
-def make_file(place: tuple[Path, int, int, int]) -> int:
-    """A photograph's part, other for each number, as a JPEG of quality 90; its bytes."""
+# How training is fed: whether pictures are kept decoded, what the data are asked for, and the smallest part of a
+# picture that is cut out as it is read, and later on the device.
+WAYS: dict[str, tuple[bool, dict[str, Any], float, float]] = {
+    "threads": (False, {"workers": 0}, 1.0, 1.0),
+    "processes": (False, {}, 1.0, 1.0),
+    "parts of the original": (False, {}, 0.25, 1.0),
+    "kept decoded": (True, {}, 1.0, 1.0),
+    "kept decoded, threads": (True, {"workers": 0}, 1.0, 1.0),
+    "kept decoded, parts on the device": (True, {}, 1.0, 0.25),
+    "kept whole, parts of that": (True, {"cache_side": 256}, 0.25, 1.0),
+}
+
+
+def make_file(place: tuple[Path, int, int, int]) -> None:
+    """A photograph's part, other for each number, as a JPEG of quality 90."""
     path, number, width, height = place
     draw = np.random.default_rng(number)
     with Image.open(SAMPLES / ("china.jpg", "flower.jpg")[number % 2]) as image:
@@ -49,14 +63,17 @@ def make_file(place: tuple[Path, int, int, int]) -> int:
         part = image.crop((left, top, left + wide, top + tall)).resize((width, height), Image.Resampling.BICUBIC)
     path.parent.mkdir(parents=True, exist_ok=True)
     part.save(path, quality=90)
-    return path.stat().st_size
 
 
-def make_files(folder: Path, count: int, width: int, height: int) -> tuple[list[Path], float]:
+def make_files(folder: Path, count: int, width: int, height: int) -> list[Path]:
     places = [(folder / str(i % 10) / f"{i:05}.jpg", i, width, height) for i in range(count)]
-    with multiprocessing.get_context("spawn").Pool(CORES) as pool:
-        sizes = pool.map(make_file, places, chunksize=16)
-    return [place[0] for place in places], sum(sizes) / count / 1000
+    with ThreadPoolExecutor(CORES) as pool:
+        list(pool.map(make_file, places))
+    return [place[0] for place in places]
+
+
+def kilobytes(paths: list[Path]) -> float:
+    return sum(path.stat().st_size for path in paths) / len(paths) / 1000
 
 
 # Contestants: each gives what brings files into one batch
@@ -217,47 +234,47 @@ def contest(names: list[str], before: Path | None, files: dict[str, list[Path]],
 # Training
 
 
-def fed(folder: Path, batch: int, seconds: float, rounds: int, size: str) -> Table:
+def fed(folder: Path, names: list[str], batch: int, turns: int, seconds: float, how: dict[str, Any]) -> Table:
     """The same engine fed with pictures in each way that there is, beside one batch again and again."""
     from pellucid.data.loader import Loader
     from pellucid.data.sources import DataConfig, load_images
 
     usual = {"name": f"folder:{folder}", "size": (SIDE, SIDE), "zoom_into": "original"}
-    kept = {"cache": str(folder.parent / "kept")}
-    ways = {  # what the data are asked for, and the smallest part of a picture that is cut out as it is read and after
-        "threads": ({"workers": 0}, 1.0, 1.0),
-        "processes": ({}, 1.0, 1.0),
-        "processes, parts of the original": ({}, 0.25, 1.0),
-        "kept decoded": (kept, 1.0, 1.0),
-        "kept decoded, parts of it on the device": (kept, 1.0, 0.25),
-        "kept whole at 256, parts of that": (kept | {"cache_side": 256}, 0.25, 1.0),
-    }
     rows, engines = [], {}
-    for name, (data, as_read, on_device) in ways.items():
-        config = DataConfig(**(usual | data))
-        begun = time.perf_counter()
-        images = load_images(config).train
-        ready = time.perf_counter() - begun
-        loader = Loader(images, batch, 0, DEVICE, zoom=as_read)
-        shares = ([(*share, pixels) for share, pixels in parts] for parts in loader.shares(0, 1_000_000))
-        one = next(shares)
-        if on_device not in engines:
-            engines[on_device] = make_engine(size, batch, on_device, images, one)
-        engine = engines[on_device]
-        turns = [
-            (rate(engine, shares, batch, seconds), rate(engine, again(one), batch, seconds)) for _ in range(rounds)
-        ]
-        real, repeated = (statistics.median(each) for each in zip(*turns, strict=True))
-        rows.append({"way": name, "fed": real, "one batch": repeated, "ratio": real / repeated, "ready after": ready})
-        print(rows[-1], flush=True)
-        shares.close()
-        images.close()
-    columns = {"way": Column(), "fed": Column("images/s"), "one batch": Column("images/s"), "ratio": Column("×", 3)}
-    title = f"ViT {size}, patches of 16 at {SIDE} × {SIDE}, batch {batch}: fed with JPEGs, beside one repeated batch"
+    with tempfile.TemporaryDirectory() as place:
+        for name in names:
+            kept, data, as_read, on_device = WAYS[name]
+            config = DataConfig(**(usual | data | ({"cache": place} if kept else {})))
+            begun = time.perf_counter()
+            images = load_images(config).train
+            ready = time.perf_counter() - begun
+            loader = Loader(images, batch, 0, DEVICE, zoom=as_read)
+            shares = ([(*share, pixels) for share, pixels in parts] for parts in loader.shares(0, 1_000_000))
+            one = next(shares)
+            if on_device not in engines:
+                engines[on_device] = make_engine(batch, on_device, images, one, **how)
+            engine = engines[on_device]
+            step, wait = lambda parts, engine=engine: engine._step(0, 100, parts), engine._synchronise
+            alone = rate(lambda parts: None, wait, shares, batch, seconds)
+            pairs = [
+                (rate(step, wait, shares, batch, seconds), rate(step, wait, repeat(one), batch, seconds))
+                for _ in range(turns)
+            ]
+            real, repeated = (statistics.median(each) for each in zip(*pairs, strict=True))
+            row = {"way": name, "feeding alone": alone, "fed": real, "one batch": repeated, "ratio": real / repeated}
+            rows.append(row | {"ready after": ready})
+            print(rows[-1], flush=True)
+            shares.close()
+            images.close()
+    speed = Column("images/s")
+    columns = {"way": Column(), "feeding alone": speed, "fed": speed, "one batch": speed, "ratio": Column("×", 3)}
+    title = (
+        f"ViT {how['size']}, patches of 16 at {SIDE} × {SIDE}, batch {batch}: fed with JPEGs, beside one repeated batch"
+    )
     return Table(title, columns | {"ready after": Column("s", 1)}, rows)
 
 
-def make_engine(size: str, batch: int, zoom: float, images: Any, one: list[tuple[Any, ...]]) -> Any:
+def make_engine(batch: int, zoom: float, images: Any, one: list[tuple[Any, ...]], *, size: str, compiled: bool) -> Any:
     """As `pellucid train` makes it, warm."""
     from pellucid.data.augment import Augment
     from pellucid.data.sources import Splits
@@ -267,7 +284,8 @@ def make_engine(size: str, batch: int, zoom: float, images: Any, one: list[tuple
     from pellucid.training.classify import Classification
     from pellucid.training.distributed import Processes
 
-    fast: dict[str, Any] = {"compile": True, "graphs": True, "precision": "bf16"} if DEVICE.type == "cuda" else {}
+    cuda = DEVICE.type == "cuda"
+    fast: dict[str, Any] = {"compile": compiled, "graphs": True, "precision": "bf16"} if cuda else {}
     model = ViTConfig.named(size, classes=10, mean=(0.5,) * 3, std=(0.25,) * 3)
     augment = Augment(flip="random", zoom=zoom)
     run = ClassifierRun(model=model, batch=batch, augment=augment, optim=Optim(warmup=0.0), **fast)
@@ -279,56 +297,55 @@ def make_engine(size: str, batch: int, zoom: float, images: Any, one: list[tuple
     return engine
 
 
-def again(batch: Any) -> Iterator[Any]:
-    while True:
-        yield batch
-
-
-def rate(engine: Any, batches: Iterator[Any], batch: int, seconds: float) -> float:
+def rate(
+    step: Callable[[Any], Any], wait: Callable[[], None], batches: Iterator[Any], batch: int, seconds: float
+) -> float:
     """Images a second, after the batches that were read ahead while others had their turn."""
     for _ in range(8):
-        engine._step(0, 100, next(batches))
-    engine._synchronise()
+        step(next(batches))
+    wait()
     begun, count = time.perf_counter(), 0
     while time.perf_counter() - begun < seconds or count < 2:
-        engine._step(0, 100, next(batches))
+        step(next(batches))
         count += 1
         if count % 20 == 0:
-            engine._synchronise()
-    engine._synchronise()
+            wait()
+    wait()
     return count * batch / (time.perf_counter() - begun)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--peers", nargs="*", default=list(CONTESTANTS), help="which contestants take part")
+    parser.add_argument("--decoders", nargs="*", default=list(CONTESTANTS), help="which contestants take part")
     parser.add_argument("--before", type=Path, help="a checkout of an earlier commit")
     parser.add_argument("--files", type=int, default=256, help="pictures of 500 × 335 to decode in a turn")
+    parser.add_argument("--large", type=int, default=2 * CORES, help="pictures of 12 megapixels")
     parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--turns", type=int, default=3, help="of each way of feeding")
-    parser.add_argument("--train", type=int, default=0, metavar="FILES", help="feed a training with so many files")
+    parser.add_argument("--train", nargs="*", default=[], help=f"feed a training in these ways: {', '.join(WAYS)}")
+    parser.add_argument("--pictures", type=Path, help="JPEGs to use instead of making some, a folder for each class")
     parser.add_argument("--size", default="small")
     parser.add_argument("--batch", type=int, default=256)
+    parser.add_argument("--turns", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=3.0, help="of a turn of training")
+    parser.add_argument("--eager", action="store_true", help="train without compiling")
     options = parser.parse_args()
     torch.set_float32_matmul_precision("high" if DEVICE.type == "cuda" else "highest")
     tables: dict[str, Table] = {}
     with tempfile.TemporaryDirectory() as place:
-        sizes = {"500 × 335": options.files, "12 megapixels": 2 * CORES}
-        made = {kind: make_files(Path(place) / kind, n, *KINDS[kind]) for kind, n in sizes.items()}
-        files, kilobytes = ({kind: each[i] for kind, each in made.items()} for i in (0, 1))
-        if options.peers:
-            tables["decoders"] = contest(options.peers, options.before, files, options.rounds)
+        folder = options.pictures or Path(place) / "pictures"
+        if options.pictures is None:
+            make_files(folder, options.files, *KINDS["500 × 335"])
+        files = {"500 × 335": sorted(folder.rglob("*.jpg"))[: options.files]}
+        if options.large:
+            files["12 megapixels"] = make_files(Path(place) / "large", options.large, *KINDS["12 megapixels"])
+        if options.decoders:
+            tables["decoders"] = contest(options.decoders, options.before, files, options.rounds)
         if options.train:
-            folder = Path(place) / "train"
-            make_files(folder, options.train, *KINDS["500 × 335"])
-            tables["training"] = fed(folder, options.batch, options.seconds, options.turns, options.size)
-        settings = {f"{kind}, KB a file": round(size) for kind, size in kilobytes.items()} | {
-            "cores": CORES,
-            "rounds": options.rounds,
-        }
+            how = {"size": options.size, "compiled": not options.eager}
+            tables["training"] = fed(folder, options.train, options.batch, options.turns, options.seconds, how)
+        settings = {f"{kind}, KB a file": round(kilobytes(paths)) for kind, paths in files.items()} | {"cores": CORES}
         libraries = ("Pillow", "simplejpeg", "torchvision", "opencv-python-headless", "pyvips")
-        keep("feeding", tables, DEVICE, settings=settings, libraries=libraries)
+        keep("feeding", tables, DEVICE, settings=settings | {"rounds": options.rounds}, libraries=libraries)
 
 
 if __name__ == "__main__":
