@@ -145,8 +145,7 @@ def test_mean_and_deviation_are_given_when_weights_are_converted(trained, capsys
     Path("mine/config.json").write_text(json.dumps({"model": "ViT"} | plain))
     say(capsys, "convert", "mine", "theirs", "--mean", 0.5, "--std", 0.25)
     assert json.loads(Path("theirs/config.json").read_text())["mean"] == [0.5] * 3
-    said = json.loads(say(capsys, "predict", "theirs", "ext/cat/00.png", "--json").out)
-    assert said[0]["classes"] if "classes" in said[0] else said
+    assert "cat" in say(capsys, "predict", "theirs", "ext/cat/00.png", "--json").out
 
 
 def test_a_folder_is_predicted(trained, capsys):
@@ -160,7 +159,7 @@ def test_names_in_chinese_are_drawn_without_a_word_about_fonts(trained, capsys, 
     say(capsys, "train", "vit_digits", *small(), *words)
     say(capsys, "evaluate", "cjk", "--data", "folder:ext", "--confusion", "confusion.png")
     said = [str(warning.message) for warning in recwarn] + capsys.readouterr().err.splitlines()
-    assert not [line for line in said if "Glyph" in line or "font" in line and ".py" in line]
+    assert not [line for line in said if "Glyph" in line or ("font" in line and ".py" in line)]
     assert Path("confusion.png").is_file()
 
 

@@ -34,7 +34,7 @@ class OnPictures(ABC):
         assert looks.mean is not None, "resolved() sets it"
         assert looks.std is not None, "resolved() sets it"
         self.device, self.processes = device, processes
-        # Parts of the pictures in their files are cut out as they are read, parts of images that are here on the device.
+        # Parts of the pictures in their files are cut out as they are read, parts of images on the device.
         original = isinstance(run, ClassifierRun) and run.data.zoom_into == "original"
         zoom = run.augment.zoom if original else 1.0
         self.augment = replace(run.augment, zoom=1.0) if original else run.augment
