@@ -1,5 +1,6 @@
 """Which images a step sees, and that they are there in time."""
 
+import math
 import threading
 import time
 
@@ -21,21 +22,28 @@ def images(count: int) -> ImageSet:
     return ImageSet(pixels, torch.arange(count) % 3, ("a", "b", "c"))
 
 
+class SlowItem:
+    """Tells who decodes it."""
+
+    def __init__(self, name: str, image: torch.Tensor, images: "Slow"):
+        self.name, self.inner, self.images = name, ImageInMemory(name, image), images
+
+    def decode(self, size, channels, view=None):
+        if len(self.images.read_by) >= self.images.fails_at:
+            raise ValueError("flower.jpg can't be read")
+        self.images.read_by.append(threading.current_thread().name)
+        time.sleep(self.images.delay)
+        return self.inner.decode(size, channels, view)
+
+
 class Slow(LazyImageSet):
     """The same images, but read when they are asked for."""
 
-    def __init__(self, inner: ImageSet, delay: float = 0.0, fails_at: int | None = None):
-        items = [ImageInMemory(str(i), image) for i, image in enumerate(inner.images)]
-        super().__init__(items, inner.labels, inner.classes, (4, 4))
-        self.inner, self.delay, self.fails_at = inner, delay, fails_at
+    def __init__(self, inner: ImageSet, delay: float = 0.0, fails_at: float = math.inf):
+        items = [SlowItem(str(i), image, self) for i, image in enumerate(inner.images)]
+        super().__init__(items, inner.labels, inner.classes, (4, 4), strict=True, threads=1)
+        self.delay, self.fails_at = delay, fails_at
         self.read_by: list[str] = []
-
-    def read(self, indices):
-        if len(self.read_by) == self.fails_at:
-            raise ValueError("flower.jpg can't be read")
-        self.read_by.append(threading.current_thread().name)
-        time.sleep(self.delay)
-        return self.inner.read(indices)
 
 
 def all_indices(loader: Loader, start: int, end: int) -> list[int]:
@@ -117,16 +125,18 @@ def test_reading_goes_on_while_a_step_is_computed():
     for taken in (1, 2, 3):
         next(steps)
         end = time.monotonic() + 10
-        while len(data.read_by) < taken + 3 and time.monotonic() < end:
+        while len(data.read_by) < 8 * (taken + 3) and time.monotonic() < end:
             time.sleep(0.001)
         time.sleep(0.01)
-        assert len(data.read_by) == taken + 3  # three more than were taken, and no more: they would fill the memory
+        assert len(data.read_by) == 8 * (
+            taken + 3
+        )  # three more than were taken, and no more: they would fill the memory
     steps.close()
     assert all("MainThread" not in name for name in data.read_by)
 
 
 def test_what_goes_wrong_while_reading_is_told():
-    steps = Loader(Slow(images(37), fails_at=6), 8, 0, CPU).shares(0, 100)
+    steps = Loader(Slow(images(37), fails_at=6 * 8), 8, 0, CPU).shares(0, 100)
     for _ in range(6):
         next(steps)
     with pytest.raises(ValueError, match=r"flower\.jpg can't be read"):
@@ -135,11 +145,17 @@ def test_what_goes_wrong_while_reading_is_told():
 
 def test_whoever_stops_early_leaves_no_thread():
     before = threading.active_count()
-    steps = Loader(Slow(images(37), delay=0.01), 8, 0, CPU).shares(0, 1000)
+    data = Slow(images(37), delay=0.01)
+    steps = Loader(data, 8, 0, CPU).shares(0, 1000)
     next(steps)
     assert threading.active_count() == before + 1
     steps.close()
+    data.close()
+    end = time.monotonic() + 10
+    while threading.active_count() > before and time.monotonic() < end:
+        time.sleep(0.001)
     assert threading.active_count() == before
+    assert len(data.read_by) < 8 * 5 * 2  # what had not begun was left
 
 
 @pytest.mark.parametrize(("batch", "world", "parts"), [(0, 1, 1), (9, 2, 1), (8, 2, 3)])

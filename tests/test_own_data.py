@@ -10,6 +10,7 @@ from PIL import Image
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 from pellucid.data import CaptionSet, ImageSet, LazyImageSet, as_image_set, listings
+from pellucid.data.lazy import ImageInMemory
 
 BYTES = torch.arange(6 * 3 * 4 * 5, dtype=torch.int64).mul(7).remainder(256).byte().view(6, 3, 4, 5)
 LABELS = torch.tensor([0, 2, 1, 2, 0, 1])
@@ -166,10 +167,8 @@ def captioned(images: ImageSet) -> CaptionSet:
 
 
 def lazy(images: ImageSet) -> LazyImageSet:
-    items = [listings.ImageFile(str(i), i) for i in range(len(images))]
-    made = LazyImageSet(items, images.labels, images.classes, images.shape[1:])
-    made._decode = lambda index: images.images[index]
-    return made
+    items = [ImageInMemory(str(i), image) for i, image in enumerate(images.images)]
+    return LazyImageSet(items, images.labels, images.classes, images.shape[1:])
 
 
 @pytest.mark.parametrize("sort", [lambda images: images, lazy, captioned])

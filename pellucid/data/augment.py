@@ -17,6 +17,7 @@ from torch import Tensor
 
 from pellucid.data import draws
 from pellucid.data.draws import Count
+from pellucid.data.images import View
 from pellucid.data.policy import OPERATIONS, STRONGEST, gather_pixels, perturb, sample_pixels
 
 Key = tuple[Count, Count, Int[Tensor, " b"]]  # seed, step, positions
@@ -182,6 +183,19 @@ def _zoom(images: UInt8[Tensor, "b c y x"], config: Augment, key: Key) -> UInt8[
         after = (before + 1).clamp(max=whole - 1)
         x = x.take_along_dim(before, dim) * (256 - further) + x.take_along_dim(after, dim) * further
     return ((x + (1 << 15)) >> 16).to(torch.uint8)
+
+
+def draw_views(zoom: float, key: Key) -> list[View]:
+    """The parts that `zoom` cuts out, of pictures that are read: in shares, since no picture has been opened yet.
+
+    >>> [view.box(100, 150) for view in draw_views(0.25, (0, 3, torch.arange(2)))]
+    [(12, 40, 73, 67), (0, 17, 100, 114)]
+    """
+    draws_of = [draws.uniform(*key, ZOOM + i).double() for i in range(4)]
+    area = zoom + (1 - zoom) * draws_of[0]
+    ratio = ((2 * draws_of[1] - 1) * math.log(4 / 3)).exp()
+    rows = torch.stack([area, ratio, draws_of[2], draws_of[3]], dim=1)
+    return [View(*row) for row in rows.tolist()]
 
 
 def _flip_and_crop(

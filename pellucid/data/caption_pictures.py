@@ -9,7 +9,7 @@ from pathlib import Path
 
 from torch import Tensor
 
-from pellucid.data.images import ImageHeader, Size, decode, probe
+from pellucid.data.images import ImageHeader, Size, View, decode, probe
 from pellucid.data.listings import some
 from pellucid.data.opener import SUFFIXES
 from pellucid.data.sentences import one_line
@@ -31,8 +31,8 @@ class PictureFile:
     def label(self) -> str:
         return self.file.name if isinstance(self.file, Member) else str(self.file)
 
-    def decode(self, size: Size | None, channels: int) -> Tensor:
-        return decode(self.content(), size, channels, name=self.label(), fit="stretch")
+    def decode(self, size: Size | None, channels: int, view: View | None = None) -> Tensor:
+        return decode(self.content(), size, channels, name=self.label(), fit="stretch", view=view)
 
     def probe(self) -> ImageHeader:
         return probe(self.content(), name=self.label())

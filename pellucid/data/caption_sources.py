@@ -11,7 +11,7 @@ from pellucid.data.caption_files import CaptionListing, Entry, Problems
 from pellucid.data.caption_formats import list_captions
 from pellucid.data.captions import CLASSES, CaptionSet, CaptionSplits
 from pellucid.data.division import hash_split
-from pellucid.data.images import check_size
+from pellucid.data.images import View, check_size
 from pellucid.data.lazy import TOLERATED, LazyImageSet, Unreadable, into_memory
 from pellucid.data.scenes import SceneConfig, make_scenes
 
@@ -45,10 +45,8 @@ class LazyPictures(LazyImageSet):
     One that can't be decoded is replaced by a white one: another image would not be what its captions speak of.
     """
 
-    def _settled(self, index: int, image: Tensor | ValueError) -> Tensor:
-        if isinstance(image, Tensor):
-            return image
-        self._note(index, image)
+    def replace(self, index: int, view: View | None, error: ValueError) -> Tensor:
+        self._note(index, error)
         return torch.full(self.shape, 255, dtype=torch.uint8)
 
 

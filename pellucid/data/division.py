@@ -15,7 +15,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from pellucid.data.lazy import Item
+from pellucid.data.decoding import Item
 from pellucid.data.listings import Entries, Listing, some
 
 log = logging.getLogger("pellucid")

@@ -9,9 +9,10 @@ from pathlib import Path
 import torch
 
 from pellucid.data import formats, named
+from pellucid.data.decoding import Item
 from pellucid.data.division import divide
 from pellucid.data.images import ImageHeader
-from pellucid.data.lazy import Item, LazyImageSet, Unreadable
+from pellucid.data.lazy import LazyImageSet, Unreadable
 from pellucid.data.listings import Images, gather, some
 from pellucid.data.sources import DataConfig, Moments, find_arrays, list_images
 

@@ -2,35 +2,25 @@
 
 import logging
 import operator
-import os
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import islice
 from math import ceil
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from jaxtyping import UInt8
 from PIL import Image
 from torch import Tensor
 
-from pellucid.data.images import ImageHeader, ImageSet, Size, check_labels, check_size, decode, probe, to_tensor
+from pellucid.data.decoding import Decoders, Failures, Item, cores
+from pellucid.data.images import ImageHeader, ImageSet, Size, View, check_labels, check_size, decode, probe, to_tensor
 
 log = logging.getLogger("pellucid")
 
 TOLERATED = 0.01  # the share of unreadable images above which a set is an error
-
-
-class Item(Protocol):
-    """One image that can be decoded on its own; `name` is the same on every machine."""
-
-    @property
-    def name(self) -> str: ...
-    def decode(self, size: Size | None, channels: int) -> Tensor: ...
-    def probe(self) -> ImageHeader: ...
-    def n_bytes(self) -> int: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,8 +30,8 @@ class ImageFile:
     name: str
     path: Path
 
-    def decode(self, size: Size | None, channels: int) -> Tensor:
-        return decode(self.path, size, channels)
+    def decode(self, size: Size | None, channels: int, view: View | None = None) -> Tensor:
+        return decode(self.path, size, channels, view=view)
 
     def probe(self) -> ImageHeader:
         return probe(self.path)
@@ -57,9 +47,9 @@ class ImageInMemory:
     name: str
     pixels: Tensor
 
-    def decode(self, size: Size | None, channels: int) -> Tensor:
+    def decode(self, size: Size | None, channels: int, view: View | None = None) -> Tensor:
         pixels = self.pixels.permute(1, 2, 0).squeeze(-1).numpy()
-        return to_tensor(Image.fromarray(pixels).convert("L" if channels == 1 else "RGB"), size)
+        return to_tensor(Image.fromarray(pixels).convert("L" if channels == 1 else "RGB"), size, view=view)
 
     def probe(self) -> ImageHeader:
         c, y, x = self.pixels.shape
@@ -98,7 +88,9 @@ class LazyImageSet:
     """Labelled images that stay in their files until they are read; otherwise an `ImageSet`.
 
     An image that can't be decoded is replaced by the next one of its class in this set, so labels stay true. What is
-    read does not depend on the number of threads.
+    read does not depend on the number of threads or processes.
+
+    threads: that decode; by default as many as there are cores. processes: that do it instead.
     """
 
     def __init__(
@@ -112,16 +104,17 @@ class LazyImageSet:
         strict: bool = False,
         tolerated: float = TOLERATED,
         threads: int | None = None,
+        processes: int = 0,
     ) -> None:
         check_size(size)
         check_labels(labels, len(items), classes)
         if threads is not None and threads < 1:
             raise ValueError(f"threads is {threads}; expected one or more")
         self.items, self.labels, self.classes = items, labels, classes
-        self.size, self.channels, self.threads = size, channels, threads
+        self.size, self.channels, self.threads, self.processes = size, channels, threads, processes
         self.unreadable = Unreadable(strict, tolerated)
         self._broken: set[int] = set()
-        self._pool: ThreadPoolExecutor | None = None
+        self._decoders: Decoders | None = None
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -136,14 +129,24 @@ class LazyImageSet:
         """(channels, height, width) that every image is brought to."""
         return self.channels, *self.size
 
-    def read(self, indices: Tensor) -> UInt8[Tensor, "b c y x"]:
-        """The images at these indices, decoded now."""
+    def read(self, indices: Tensor, views: Sequence[View] | None = None) -> UInt8[Tensor, "b c y x"]:
+        """The images at these indices, decoded now; of each the whole, or a view."""
+        return self.begin(indices, views).finish()
+
+    def begin(self, indices: Tensor, views: Sequence[View] | None = None, *, pinned: bool = False) -> "Reading":
+        """Have these images decoded while something else is done. pinned: into memory that a GPU can reach itself."""
         places = torch.arange(len(self))[indices].tolist()  # so that negative, boolean and too large ones act as usual
-        if not places:
-            return torch.empty(0, *self.shape, dtype=torch.uint8)
-        decoded = self._threads().map(self._decode, places)
-        # Failures are met in the order of the indices, after the threads: so the same one is always first.
-        return torch.stack([self._settled(index, image) for index, image in zip(places, list(decoded), strict=True)])
+        out = torch.empty(len(places), *self.shape, dtype=torch.uint8, pin_memory=pinned)
+        if self._decoders is None:
+            self._decoders = Decoders(self.threads, self.processes)
+        each = [None] * len(places) if views is None else views
+        return Reading(self, places, each, out, self._decoders.begin(out, [self.items[i] for i in places], each))
+
+    def close(self) -> None:
+        """End the threads and processes; what is read later begins new ones."""
+        if self._decoders is not None:
+            self._decoders.close()
+            self._decoders = None
 
     def subset(self, indices: Tensor) -> "LazyImageSet":
         """The images at these indices, as a set of their own."""
@@ -156,41 +159,55 @@ class LazyImageSet:
             strict=self.unreadable.strict,
             tolerated=self.unreadable.tolerated,
             threads=self.threads,
+            processes=self.processes,
         )
 
-    def _decode(self, index: int) -> Tensor | ValueError:
-        try:
-            return self.items[index].decode(self.size, self.channels)
-        except ValueError as error:
-            return error
-
-    def _settled(self, index: int, image: Tensor | ValueError) -> Tensor:
-        if isinstance(image, Tensor):
-            return image
-        self._note(index, image)
+    def replace(self, index: int, view: View | None, error: ValueError) -> Tensor:
+        """Another image of the class of one that can't be read."""
+        self._note(index, error)
         same = (self.labels == self.labels[index]).nonzero().flatten()
         others = torch.cat([same[same > index], same[same < index]]).tolist()
         for other in others:
             if other not in self._broken:
-                image = self._decode(other)
-                if isinstance(image, Tensor):
-                    return image
-                self._note(other, image)
+                try:
+                    return self.items[other].decode(self.size, self.channels, view)
+                except ValueError as again:
+                    self._note(other, again)
+                    error = again
         label = self.classes[int(self.labels[index])]
-        raise ValueError(f"no image of the class {label!r} can be read; the first: {image}")
+        raise ValueError(f"no image of the class {label!r} can be read; the first: {error}")
 
     def _note(self, index: int, error: ValueError) -> None:
         self._broken.add(index)
         self.unreadable.add(self.items[index].name, error)
         self.unreadable.check(len(self))
 
-    def _threads(self) -> ThreadPoolExecutor:
-        if self._pool is None:
-            self._pool = ThreadPoolExecutor(self.threads or os.cpu_count(), thread_name_prefix="pellucid-decode")
-        return self._pool
-
     def __getstate__(self) -> dict[str, Any]:  # threads don't travel to another process
-        return {**self.__dict__, "_pool": None}
+        return {**self.__dict__, "_decoders": None}
+
+
+@dataclass(frozen=True, eq=False)
+class Reading:
+    """Images that are being decoded."""
+
+    images: LazyImageSet
+    places: list[int]
+    views: Sequence[View | None]
+    out: Tensor
+    parts: list[Future[Failures]]
+
+    def finish(self) -> UInt8[Tensor, "b c y x"]:
+        """All of them. Failures are met in the order of the images, so the same one is always first."""
+        failures = [failure for part in self.parts for failure in part.result()]
+        for row, failure in enumerate(failures):
+            if failure is not None:
+                self.out[row] = self.images.replace(self.places[row], self.views[row], failure)
+        return self.out
+
+    def cancel(self) -> None:
+        """What hasn't begun won't."""
+        for part in self.parts:
+            part.cancel()
 
 
 def into_memory(
@@ -212,7 +229,7 @@ def into_memory(
     images = torch.empty(len(items), channels, *size, dtype=torch.uint8)
     kept: list[int] = []
     rest = iter(zip(items, labels, strict=True))
-    with ThreadPoolExecutor(os.cpu_count(), thread_name_prefix="pellucid-decode") as pool:
+    with ThreadPoolExecutor(cores(), thread_name_prefix="pellucid-decode") as pool:
         while block := list(islice(rest, 1024)):  # so that decoded images don't pile up beside the tensor
             for (item, label), image in zip(block, pool.map(attempt, [item for item, _ in block]), strict=True):
                 if isinstance(image, Tensor):

@@ -7,8 +7,10 @@ from pathlib import Path
 
 import torch
 
+from pellucid.data.cache import keep_decoded
+from pellucid.data.decoding import Item
 from pellucid.data.images import ImageSet, Size
-from pellucid.data.lazy import ImageFile, Item, LazyImageSet, Unreadable, into_memory
+from pellucid.data.lazy import ImageFile, LazyImageSet, Unreadable, into_memory
 from pellucid.data.opener import SUFFIXES
 
 Images = ImageSet | LazyImageSet
@@ -19,6 +21,19 @@ USUAL_SIZE = (224, 224)  # for images of different sizes, where none is asked fo
 SPLIT_NAMES = {"train": "train", "training": "train", "test": "test", "testing": "test"} | dict.fromkeys(
     ("val", "valid", "validation", "dev"), "validation"
 )
+
+
+@dataclass(frozen=True)
+class How:
+    """How pictures get from their files into a batch."""
+
+    again: bool = False  # decoded whenever they are read, even if they would fit into memory
+    cache: Path | None = None  # where they are kept decoded
+    cache_side: int | None = None  # how long their shorter side is there, if they are kept whole
+    processes: int = 0  # that decode; 0 for threads
+
+
+USUAL = How()
 
 
 @dataclass(frozen=True)
@@ -61,7 +76,7 @@ def list_folder(root: Path) -> Listing:
 
 
 def gather(
-    listing: Listing, splits: Mapping[str, Entries], size: Size | None, unreadable: Unreadable
+    listing: Listing, splits: Mapping[str, Entries], size: Size | None, unreadable: Unreadable, how: How = USUAL
 ) -> dict[str, Images]:
     """Sets of these images of a listing, by split. Their size and channels are those of the whole listing."""
     size, channels = shape_of((item for entries in listing.splits.values() for item, _ in entries), size)
@@ -69,13 +84,16 @@ def gather(
     parts: dict[str, Images] = {}
     for split, entries in splits.items():
         items, labels = [item for item, _ in entries], [label for _, label in entries]
-        if total * channels * size[0] * size[1] <= IN_MEMORY:
+        if how.cache is not None:
+            items = keep_decoded(items, how.cache, size, channels, how.cache_side, how.processes)
+        if total * channels * size[0] * size[1] <= IN_MEMORY and not how.again:
             parts[split] = into_memory(items, labels, listing.classes, size, channels, unreadable)
         else:
             strict, tolerated = unreadable.strict, unreadable.tolerated
             parts[split] = LazyImageSet(
-                items, torch.tensor(labels), listing.classes, size, channels, strict=strict, tolerated=tolerated
-            )
+                items, torch.tensor(labels), listing.classes, size, channels,
+                strict=strict, tolerated=tolerated, processes=how.processes,
+            )  # fmt: skip
     unreadable.check(total)
     return parts
 

@@ -5,8 +5,8 @@ saved to go on with a run, no image is left out at the end of an epoch, and any 
 each its own share of it.
 """
 
+from collections import deque
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -14,7 +14,9 @@ import torch
 from jaxtyping import Int, UInt8
 from torch import Tensor
 
+from pellucid.data.augment import draw_views
 from pellucid.data.images import ImageSet
+from pellucid.data.lazy import LazyImageSet, Reading
 from pellucid.data.listings import Images
 
 ON_DEVICE_BYTES = 8 << 30  # image sets up to this size live on the GPU
@@ -79,6 +81,8 @@ class Loader:
     rank: int = 0
     world: int = 1
     parts: int = 1
+    zoom: float = 1.0
+    """Smallest share of a picture's area that is cut out of it as it is read; 1 for all of it, always."""
 
     def __post_init__(self) -> None:
         if self.batch < 1 or self.batch % (self.world * self.parts):
@@ -86,48 +90,84 @@ class Loader:
                 f"batch is {self.batch}; expected a multiple of {self.world * self.parts} "
                 f"({self.world} processes × {self.parts} accumulated parts)"
             )
-        self.order = ShuffledOrder(len(self.images), self.seed, self.device)
         self.labels = self.images.labels.to(self.device)
         stored = self.images.images if isinstance(self.images, ImageSet) else None
         fits = stored is not None and (self.device.type == "cpu" or stored.numel() <= ON_DEVICE_BYTES)
         self.stored: Tensor | None = stored.to(self.device) if stored is not None and fits else None
+        if self.zoom < 1 and not isinstance(self.images, LazyImageSet):
+            raise ValueError(
+                "zoom_into is 'original', but the images are in memory as arrays; leave it at 'image', or give files"
+            )
+        # Where pixels are read, the host must know which ones without waiting for the device.
+        self.home = self.device if fits else torch.device("cpu")
+        self.order = ShuffledOrder(len(self.images), self.seed, self.home)
+        self.copies = torch.cuda.Stream(self.device) if self.device.type == "cuda" and not fits else None
 
     def share(self, step: int, part: int = 0) -> Share:
         """What this process sees of part `part` of step `step`."""
         size = self.batch // (self.world * self.parts)
         first = (part * self.world + self.rank) * size
         index, epoch = self.order.take(step * self.batch + first, size)
-        position = torch.arange(first, first + size, device=self.device)
-        return Share(index, position, epoch, torch.full((), step, device=self.device))
+        position = torch.arange(first, first + size, device=self.home)
+        return Share(index, position, epoch, torch.full((), step, device=self.home))
 
     def shares(self, start: int, end: int, ahead: int = 4) -> Iterator[list[tuple[Share, Tensor | None]]]:
         """For every step from start to end: its parts, each with its pixels if they don't live on the device.
 
-        Pixels that have to be read are read by a thread, `ahead` steps before they are wanted.
+        Pixels that have to be read are begun `ahead` steps before they are wanted, so that decoders never wait for a
+        batch to be put together, nor for the device.
         """
         if self.stored is not None:
             for step in range(start, end):
                 yield [(self.share(step, part), None) for part in range(self.parts)]
             return
-        with ThreadPoolExecutor(1) as reader:
-            waiting = [reader.submit(self._read, step) for step in range(start, min(end, start + ahead))]
-            try:
-                for step in range(start, end):
-                    parts = waiting.pop(0).result()
-                    if step + ahead < end:
-                        waiting.append(reader.submit(self._read, step + ahead))
-                    yield [(share, pixels.to(self.device, non_blocking=True)) for share, pixels in parts]
-            finally:
-                for future in waiting:
-                    future.cancel()
+        waiting: deque[list[tuple[Share, Reading | Tensor]]] = deque()
+        try:
+            for step in range(start, min(end, start + ahead)):
+                waiting.append(self._begin(step))
+            for step in range(start, end):
+                parts = [self._arrive(*each) for each in waiting[0]]
+                waiting.popleft()
+                if step + ahead < end:
+                    waiting.append(self._begin(step + ahead))
+                yield parts
+        finally:
+            for parts in waiting:
+                for _, pixels in parts:
+                    if isinstance(pixels, Reading):
+                        pixels.cancel()
 
-    def _read(self, step: int) -> list[tuple[Share, UInt8[Tensor, "b c y x"]]]:
-        shares = [self.share(step, part) for part in range(self.parts)]
-        pixels = (self.images.read(share.image.cpu()) for share in shares)
-        pinned = (x.pin_memory() if self.device.type == "cuda" else x for x in pixels)
-        return list(zip(shares, pinned, strict=True))
+    def _begin(self, step: int) -> list[tuple[Share, Reading | Tensor]]:
+        pinned = self.device.type == "cuda"
+        begun: list[tuple[Share, Reading | Tensor]] = []
+        for part in range(self.parts):
+            share = self.share(step, part)
+            if isinstance(self.images, LazyImageSet):
+                views = draw_views(self.zoom, (self.seed, step, share.position)) if self.zoom < 1 else None
+                begun.append((share, self.images.begin(share.image, views, pinned=pinned)))
+            else:
+                pixels = self.images.read(share.image)
+                begun.append((share, pixels.pin_memory() if pinned else pixels))
+        return begun
+
+    def _arrive(self, share: Share, pixels: Reading | Tensor) -> tuple[Share, UInt8[Tensor, "b c y x"]]:
+        """On the device: copied while it still computes the steps before."""
+        read = pixels.finish() if isinstance(pixels, Reading) else pixels
+        if self.copies is None:
+            return share, read
+        with torch.cuda.stream(self.copies):
+            there = [tensor.to(self.device, non_blocking=True) for tensor in (*_pinned(share), read)]
+        current = torch.cuda.current_stream(self.device)
+        current.wait_stream(self.copies)
+        for tensor in there:
+            tensor.record_stream(current)
+        return Share(*there[:-1]), there[-1]
 
     def pixels(self, share: Share) -> UInt8[Tensor, "b c y x"]:
         """The share's images, when they live on the device."""
         assert self.stored is not None
         return self.stored[share.image]
+
+
+def _pinned(share: Share) -> list[Tensor]:
+    return [tensor.pin_memory() for tensor in share]

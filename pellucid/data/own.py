@@ -10,7 +10,7 @@ from PIL import Image
 from torch import Tensor
 
 from pellucid.data import listings
-from pellucid.data.images import ImageHeader, ImageSet, Size, check_size, to_picture, to_tensor
+from pellucid.data.images import ImageHeader, ImageSet, Size, View, check_size, to_picture, to_tensor
 from pellucid.data.lazy import LazyImageSet
 from pellucid.data.sentences import one_line, reason
 from pellucid.data.shards import IMAGE_COLUMNS, LABEL_COLUMNS
@@ -37,8 +37,8 @@ class DatasetItem:
         except Exception as error:  # another's code raises anything
             raise ValueError(one_line(f"{self.name} can't be read: {reason(error)}")) from error
 
-    def decode(self, size: Size | None, channels: int) -> Tensor:
-        return _pixels(self.read()[0], size, channels)
+    def decode(self, size: Size | None, channels: int, view: View | None = None) -> Tensor:
+        return _pixels(self.read()[0], size, channels, view)
 
     def probe(self) -> ImageHeader:
         return _header(self.read()[0])
@@ -100,8 +100,8 @@ def _pair(item: Any) -> tuple[Any, Any]:
     return item[0], item[1]
 
 
-def _pixels(picture: Image.Image, size: Size | None, channels: int) -> Tensor:
-    return to_tensor(picture.convert("L" if channels == 1 else "RGB"), size)
+def _pixels(picture: Image.Image, size: Size | None, channels: int, view: View | None = None) -> Tensor:
+    return to_tensor(picture.convert("L" if channels == 1 else "RGB"), size, view=view)
 
 
 def _header(picture: Image.Image) -> ImageHeader:

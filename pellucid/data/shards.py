@@ -11,7 +11,7 @@ from typing import Any
 from torch import Tensor
 
 from pellucid.config import parse_json
-from pellucid.data.images import ImageHeader, Size, decode, probe
+from pellucid.data.images import ImageHeader, Size, View, decode, probe
 from pellucid.data.listings import SPLIT_NAMES, Entries, Listing, some
 from pellucid.data.opener import MAX_BYTES, SUFFIXES
 from pellucid.data.sentences import one_line, reason
@@ -42,14 +42,31 @@ class Member:
         except (OSError, ValueError) as error:
             raise ValueError(f"{self.name} can't be read: {reason(error)}") from error
 
-    def decode(self, size: Size | None, channels: int) -> Tensor:
-        return decode(self.content(), size, channels, name=self.name)
+    def decode(self, size: Size | None, channels: int, view: View | None = None) -> Tensor:
+        return decode(self.content(), size, channels, name=self.name, view=view)
 
     def probe(self) -> ImageHeader:
         return probe(self.content(), name=self.name)
 
     def n_bytes(self) -> int:
         return self.length
+
+
+@dataclass(frozen=True, slots=True)
+class Encoded:
+    """An image whose file, or the bytes of it, has been taken out of a table."""
+
+    name: str
+    content: Path | bytes
+
+    def decode(self, size: Size | None, channels: int, view: View | None = None) -> Tensor:
+        return decode(self.content, size, channels, name=self.name, view=view)
+
+    def probe(self) -> ImageHeader:
+        return probe(self.content, name=self.name)
+
+    def n_bytes(self) -> int:
+        return len(self.content) if isinstance(self.content, bytes) else self.content.stat().st_size
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,22 +78,22 @@ class TableRow:
     column: str
     index: int
 
-    def content(self) -> Path | bytes:
+    def detached(self) -> Encoded:
+        """What another process is sent, which has no table."""
         try:
             cell = self.table[self.index][self.column]
-            return cell["bytes"] if cell["bytes"] is not None else Path(cell["path"])
+            return Encoded(self.name, cell["bytes"] if cell["bytes"] is not None else Path(cell["path"]))
         except Exception as error:
             raise ValueError(one_line(f"{self.name} can't be read: {reason(error)}")) from error
 
-    def decode(self, size: Size | None, channels: int) -> Tensor:
-        return decode(self.content(), size, channels, name=self.name)
+    def decode(self, size: Size | None, channels: int, view: View | None = None) -> Tensor:
+        return self.detached().decode(size, channels, view)
 
     def probe(self) -> ImageHeader:
-        return probe(self.content(), name=self.name)
+        return self.detached().probe()
 
     def n_bytes(self) -> int:
-        content = self.content()
-        return len(content) if isinstance(content, bytes) else content.stat().st_size
+        return self.detached().n_bytes()
 
 
 @dataclass

@@ -5,24 +5,26 @@ import logging
 from collections.abc import Mapping, Sequence, Sized
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from pellucid.data import formats, named
+from pellucid.data.decoding import usual_processes
 from pellucid.data.division import ALL, HeldOut, divide, draw_held_out
 from pellucid.data.formats import SplitArrays
 from pellucid.data.images import ImageSet, Size, check_size
 from pellucid.data.lazy import TOLERATED, ImageInMemory, LazyImageSet, Unreadable, into_memory
-from pellucid.data.listings import IN_MEMORY, Images, Listing, gather, list_folder
+from pellucid.data.listings import IN_MEMORY, How, Images, Listing, gather, list_folder
 from pellucid.data.own import as_image_set
 from pellucid.data.shards import list_shards, list_table
 
 log = logging.getLogger("pellucid")
 
 STATISTICS_OF = 2000  # images, of a set that is not in memory
+ZoomInto = Literal["image", "original"]
 SET_NAMES = ("digits", *named.KNOWN)
 PREFIXES = {"folder": "PATH", "wds": "SHARDS", "hf": "NAME"}
 
@@ -43,6 +45,17 @@ class DataConfig:
     """Make the first unreadable image an error, instead of leaving some out."""
     tolerated: float = TOLERATED
     """The share of images that may be unreadable; they are named and left out."""
+    zoom_into: ZoomInto = "image"
+    """What augment.zoom cuts its parts out of: the image as it was brought to its size, or the picture in its file, at
+    full detail, which is then decoded for each step."""
+    cache: str | None = None
+    """A folder in which the images are kept decoded; made when they are first read."""
+    cache_side: int | None = None
+    """How long their shorter side is in the cache, if they are to be kept whole; unless given, they are kept as they
+    are brought to their size."""
+    workers: int | None = None
+    """Processes that decode what is read while training, 0 for threads; unless given, threads on up to four cores, else
+    a process for each core but one."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,7 +80,8 @@ def load_images(config: DataConfig, kept: HeldOut | None = None) -> Splits:
         parts, held_out = find_arrays(config)[1], {}
     else:
         division = divide(listing, config.held_out, kept)
-        parts = gather(listing, division.splits, config.size, Unreadable(config.strict, config.tolerated))
+        unreadable = Unreadable(config.strict, config.tolerated)
+        parts = gather(listing, division.splits, config.size, unreadable, how_to_read(config))
         held_out = division.held_out(counted=config.held_out > 0)
     return Splits(parts["train"], parts.get("validation"), parts.get("test"), held_out)
 
@@ -96,7 +110,15 @@ def load_split(config: DataConfig, split: str, kept: HeldOut | None = None) -> I
     if division.origin == "run" and split == ALL:
         trained_on = len(division.entries("train"))
         log.warning("the run was trained on %d of these %d images of %s", trained_on, len(entries), config.name)
-    return gather(listing, {split: entries}, config.size, Unreadable(config.strict, config.tolerated))[split]
+    unreadable = Unreadable(config.strict, config.tolerated)
+    return gather(listing, {split: entries}, config.size, unreadable, how_to_read(config))[split]
+
+
+def how_to_read(config: DataConfig) -> How:
+    """How a config wants pictures brought into batches."""
+    workers = usual_processes() if config.workers is None else config.workers
+    cache = None if config.cache is None else Path(config.cache).expanduser()
+    return How(config.zoom_into == "original", cache, config.cache_side, workers)
 
 
 def split_own(data: Any, config: DataConfig) -> Splits:
@@ -147,6 +169,14 @@ def list_images(config: DataConfig) -> Listing | None:
         raise ValueError(f"held_out is {config.held_out}; expected zero or more")
     if not 0 <= config.tolerated <= 1:
         raise ValueError(f"tolerated is {config.tolerated}; expected a share of the images, 0…1")
+    if config.zoom_into not in get_args(ZoomInto):
+        raise ValueError(f"zoom_into is {config.zoom_into!r}; expected 'image' or 'original'")
+    for name in ("cache_side", "workers"):
+        value, least = getattr(config, name), 1 if name == "cache_side" else 0
+        if value is not None and value < least:
+            raise ValueError(f"{name} is {value}; expected {'one' if least else 'zero'} or more")
+    if config.cache_side is not None and config.cache is None:
+        raise ValueError("cache_side is for images that are kept decoded; say where (cache)")
     kind, colon, where = config.name.partition(":")
     if colon and kind in PREFIXES and where:
         if config.path is not None:

@@ -76,7 +76,7 @@ class Classification(OnPictures):
         run = self.run
         with torch.no_grad():
             images, labels, others, weight = augment(
-                pixels, self.loader.labels[share.image], run.augment, self.normalise,
+                pixels, self.loader.labels[share.image], self.augment, self.normalise,
                 seed=self.seed, step=share.step, epoch=share.epoch, index=share.image, positions=share.position,
             )  # fmt: skip
         with self.precision():

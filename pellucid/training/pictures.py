@@ -3,6 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -33,7 +34,13 @@ class OnPictures(ABC):
         assert looks.mean is not None, "resolved() sets it"
         assert looks.std is not None, "resolved() sets it"
         self.device, self.processes = device, processes
-        self.loader = Loader(images, run.batch, run.seed, device, processes.rank, processes.world, run.accumulate)
+        # Parts of the pictures in their files are cut out as they are read, parts of images on the device.
+        original = isinstance(run, ClassifierRun) and run.data.zoom_into == "original"
+        zoom = run.augment.zoom if original else 1.0
+        self.augment = replace(run.augment, zoom=1.0) if original else run.augment
+        self.loader = Loader(
+            images, run.batch, run.seed, device, processes.rank, processes.world, run.accumulate, zoom=zoom
+        )
         self.batch, self.epoch_size = run.batch, len(images)
         self.normalise = Normalise(looks.mean, looks.std)
         self.half = run.precision == "bf16"

@@ -1,6 +1,7 @@
 """From a recipe or a run to a trained model: the data is loaded, the task made, the engine run, everything kept."""
 
 import json
+import os
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from itertools import chain, count
@@ -74,6 +75,8 @@ def train_run(
 ) -> Result:
     """Load the data, train, and keep everything in the run's folder; without one, nothing is kept."""
     trainer = Trainer(folder, device, processes or Processes(), resume, progress, tensorboard)
+    if folder is not None:
+        check_place(folder, resume)
     if module is None:
         check_room(run, device, trainer.processes)
     try:
@@ -90,6 +93,17 @@ def train_run(
             f"there is not enough memory for a batch of {run.batch}; use a smaller --batch, or --accumulate "
             f"{2 * run.accumulate}"
         ) from None
+
+
+def check_place(folder: RunFolder, resume: bool) -> None:
+    """Refuse a folder that can't be made, or damaged checkpoints, before data is read."""
+    if resume:
+        folder.checkpoints.newest_whole()
+    there = next(each for each in (folder.path, *folder.path.absolute().parents) if each.exists())
+    if not there.is_dir():
+        raise ValueError(f"{folder.path} can't be made: {there} is a file; choose another folder (out)")
+    if not os.access(there, os.W_OK | os.X_OK):
+        raise ValueError(f"{folder.path} can't be made: nothing may be written in {there}; choose another (out)")
 
 
 def check_room(run: Run, device: torch.device, processes: Processes) -> None:
