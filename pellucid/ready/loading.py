@@ -12,18 +12,19 @@ from pellucid.models.pretrained import CONFIG, WEIGHTS, Pretrained, build, load_
 from pellucid.ready.captioner import ReadyCaptioner
 from pellucid.ready.classifier import ReadyClassifier
 from pellucid.ready.model import ReadyModel
+from pellucid.ready.translator import ReadyTranslator
 from pellucid.runs import ClassifierRun, RunFolder, checkpoints
 from pellucid.runs.folder import is_run
 
-Ready = ReadyClassifier | ReadyCaptioner
+Ready = ReadyClassifier | ReadyCaptioner | ReadyTranslator
 SHIPPED = Path(hub.__file__).parent / "weights"
-KINDS: tuple[type[Ready], ...] = (ReadyClassifier, ReadyCaptioner)
+KINDS: tuple[type[Ready], ...] = (ReadyClassifier, ReadyCaptioner, ReadyTranslator)
 
 
 def load(source: str | Path, *, device: torch.device | str = "cpu", module: nn.Module | None = None) -> Any:
     """A model to ask: of a run (its best weights, else its last), of a saved folder, or a shipped one.
 
-    What comes is a `ReadyClassifier` or a `ReadyCaptioner`, as its kind is.
+    What comes is a `ReadyClassifier`, a `ReadyCaptioner` or a `ReadyTranslator`, as its kind is.
     module: for the run of a module of one's own, such a module; it gets the run's weights.
 
     >>> model = load("vit-cifar10")
@@ -90,6 +91,10 @@ def load_classifier(source: str | Path, device: torch.device | str = "cpu") -> R
 
 def load_captioner(source: str | Path, device: torch.device | str = "cpu") -> ReadyCaptioner:
     return _load_kind(ReadyCaptioner, source, device, "pellucid predict says what a classifier sees")
+
+
+def load_translator(source: str | Path, device: torch.device | str = "cpu") -> ReadyTranslator:
+    return _load_kind(ReadyTranslator, source, device, "pellucid predict and pellucid caption ask models of pictures")
 
 
 def _load_kind(kind: type[Any], source: str | Path, device: torch.device | str, hint: str) -> Any:
