@@ -6,9 +6,8 @@ import hashlib
 import json
 import zlib
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import NamedTuple
 
 from pellucid.data.sentences import reason
 
@@ -52,25 +51,25 @@ class ParallelData:
         return [(self.source, self.target), *(each for each in others if each != (self.source, self.target))]
 
 
-class TextPairs(NamedTuple):
+@dataclass(frozen=True)
+class TextPairs:
     """Sentences, and what they are in another language; which languages those are."""
 
     sources: list[str]
     targets: list[str]
     direction: tuple[str, str]
 
-    @property
-    def count(self) -> int:
+    def __len__(self) -> int:
         return len(self.sources)
 
     def subset(self, places: list[int]) -> "TextPairs":
-        return self._replace(sources=[self.sources[i] for i in places], targets=[self.targets[i] for i in places])
+        return replace(self, sources=[self.sources[i] for i in places], targets=[self.targets[i] for i in places])
 
 
 def load_training(config: ParallelData) -> list[TextPairs]:
     """The pairs to train on, in each direction; those without a word on either side are left out."""
     found = [load_pairs(config, "train", direction) for direction in config.directions]
-    return [pairs.subset([i for i in range(pairs.count) if _is_whole(pairs, i)]) for pairs in found]
+    return [pairs.subset([i for i in range(len(pairs)) if _is_whole(pairs, i)]) for pairs in found]
 
 
 def load_validation(config: ParallelData) -> TextPairs | None:
@@ -107,7 +106,7 @@ def load_pairs(config: ParallelData, split: str, direction: tuple[str, str] | No
     held_out = _held_out(pairs, config.held_out)
     if split not in ("train", "validation") or (split == "validation" and not held_out):
         raise NoSplit(f"{config.name} has no {split} sentences; it has train, all" + (", validation" * bool(held_out)))
-    return pairs.subset([i for i in range(pairs.count) if (i in held_out) == (split == "validation")])
+    return pairs.subset([i for i in range(len(pairs)) if (i in held_out) == (split == "validation")])
 
 
 def list_splits(folder: Path, direction: tuple[str, str]) -> list[str]:
@@ -135,7 +134,7 @@ def _from_folder(folder: Path, split: str, direction: tuple[str, str]) -> tuple[
 
 
 def _aligned(first: Path, second: Path) -> tuple[list[str], list[str]]:
-    sources, targets = (list(read_lines(path)) for path in (first, second))
+    sources, targets = ([line.strip() for line in read_lines(path)] for path in (first, second))
     if len(sources) != len(targets):
         raise ValueError(
             f"{first} has {len(sources):,} lines and {second} {len(targets):,}; a sentence and its translation stand "
@@ -149,12 +148,10 @@ def _from_table(path: Path, direction: tuple[str, str]) -> tuple[list[str], list
     suffix, lines = _stem(path).suffix, read_lines(path)
     rows = _objects(lines, path, direction) if suffix == ".jsonl" else _columns(lines, path, suffix, direction)
     pairs = list(rows)
-    return [source for source, _ in pairs], [target for _, target in pairs]
+    return [source.strip() for source, _ in pairs], [target.strip() for _, target in pairs]
 
 
-def _columns(
-    lines: Iterator[str], path: Path, suffix: str, direction: tuple[str, str]
-) -> Iterator[tuple[str, str]]:
+def _columns(lines: Iterator[str], path: Path, suffix: str, direction: tuple[str, str]) -> Iterator[tuple[str, str]]:
     csv.field_size_limit(MOST_LETTERS)
     reader = csv.reader(lines) if suffix == ".csv" else (line.split("\t") for line in lines)
     places = (0, 1)
@@ -164,7 +161,9 @@ def _columns(
                 places = (row.index(direction[0]), row.index(direction[1]))
                 continue
             if len(row) <= max(places):
-                raise ValueError(f"{path} line {number} has {len(row)} columns; expected a sentence and its translation")
+                raise ValueError(
+                    f"{path} line {number} has {len(row)} columns; expected a sentence and its translation"
+                )
             yield row[places[0]], row[places[1]]
     except csv.Error as error:
         raise ValueError(f"{path} is no table ({error})") from None
@@ -185,11 +184,10 @@ def _objects(lines: Iterator[str], path: Path, direction: tuple[str, str]) -> It
 
 
 def read_lines(path: Path) -> Iterator[str]:
-    """The lines of a text file, plain or .gz, in UTF-8, without the blanks at their ends."""
-    read = 0
+    """The lines of a text file, plain or .gz, in UTF-8."""
+    read = number = 0
     try:
         with gzip.open(path, "rb") if path.suffix == PACKED else path.open("rb") as file:
-            number = 0
             while line := file.readline(4 * MOST_LETTERS):
                 number, read = number + 1, read + len(line)
                 if read > MOST_BYTES:
@@ -197,9 +195,9 @@ def read_lines(path: Path) -> Iterator[str]:
                 text = line.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n")
                 if len(text) > MOST_LETTERS or not (line.endswith(b"\n") or len(line) < 4 * MOST_LETTERS):
                     raise ValueError(f"line {number:,} has more than {MOST_LETTERS:,} letters")
-                yield text.strip()
+                yield text
     except UnicodeDecodeError:
-        raise ValueError(f"{path} can't be read: line {number + 1:,} is not UTF-8") from None
+        raise ValueError(f"{path} can't be read: line {number:,} is not UTF-8") from None
     except (OSError, EOFError, zlib.error, ValueError) as error:
         raise ValueError(f"{path} can't be read: {reason(error)}") from None
 
@@ -208,8 +206,8 @@ def _held_out(pairs: TextPairs, count: int) -> set[int]:
     """Which pairs are for validation: chosen by what they say, so that the same sentence is never on both sides."""
     if not count:
         return set()
-    if count >= pairs.count:
-        raise ValueError(f"held_out is {count}, and there are {pairs.count} pairs; expected fewer")
+    if count >= len(pairs):
+        raise ValueError(f"held_out is {count}, and there are {len(pairs)} pairs; expected fewer")
     sentences = pairs.sources
     order = sorted(range(len(sentences)), key=lambda i: hashlib.sha256(sentences[i].encode()).digest())
     last = sentences[order[count - 1]]

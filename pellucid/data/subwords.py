@@ -7,6 +7,7 @@ its first word is spelt like any other. Nothing is lower-cased, nothing left out
 import json
 from collections.abc import Iterable, Sequence
 from functools import cached_property
+from itertools import takewhile
 from pathlib import Path
 from typing import Any, Literal
 
@@ -35,6 +36,7 @@ class SubwordTokenizer:
 
     def __init__(self, tokenizer: Tokenizer):
         self.tokenizer = tokenizer
+        tokenizer.encode_special_tokens = True  # "<end>" in a sentence is text like any other
         wrong = [name for i, name in enumerate(SPECIAL_NAMES) if tokenizer.token_to_id(name) != i]
         if wrong:
             raise ValueError(f"the tokenizer has no {', '.join(wrong)} among its first {SPECIAL} tokens; train it here")
@@ -112,8 +114,8 @@ class SubwordTokenizer:
     @cached_property
     def languages(self) -> dict[str, int]:
         """The number that asks for each language; none if it speaks one alone."""
-        vocabulary = self.tokenizer.get_vocab()
-        return {name[2:-1]: number for name, number in vocabulary.items() if name.startswith("<2")}
+        names = takewhile(lambda name: name.startswith("<2"), self._pieces[SPECIAL:])
+        return {name[2:-1]: number for number, name in enumerate(names, SPECIAL)}
 
     def encode(self, sentence: str) -> list[int]:
         return self.tokenizer.encode(" " + sentence, add_special_tokens=False).ids
@@ -180,10 +182,7 @@ def _is_mark(piece: str) -> bool:
 
 
 def _untrained(kind: str) -> Tokenizer:
-    if kind == "BPE":
-        tokenizer = Tokenizer(models.BPE())
-    else:
-        tokenizer = Tokenizer(models.Unigram())
+    tokenizer = Tokenizer(models.BPE() if kind == "BPE" else models.Unigram())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     return tokenizer

@@ -1,12 +1,13 @@
 """Which sentences a step sees: batches of so many tokens, sentences of about one length together.
 
 As with images the order is a pure function of (seed, step). Sentences are sorted into buckets by their length once;
-an epoch shuffles each bucket, cuts it into batches that differ by a sentence at most, and shuffles the batches. So a step
-has one of a few shapes, each sentence comes once in an epoch, and all epochs have the same number of steps.
+an epoch shuffles each bucket, cuts it into batches that differ by a sentence at most, and shuffles the batches. So a
+step has one of a few shapes, each sentence comes once in an epoch, and all epochs have the same number of steps.
 """
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import NamedTuple
 
 import torch
@@ -118,7 +119,7 @@ class TextLoader:
             by_room.setdefault(next(room for room in LENGTHS if room >= length), []).append(place)
         while len(by_room) > self.shapes:
             rooms = sorted(by_room)
-            cost = {small: (large - small) * len(by_room[small]) for small, large in zip(rooms, rooms[1:], strict=False)}
+            cost = {small: (large - small) * len(by_room[small]) for small, large in pairwise(rooms)}
             small = min(cost, key=cost.__getitem__)
             by_room[rooms[rooms.index(small) + 1]] += by_room.pop(small)
         return [(room, sorted(by_room[room])) for room in sorted(by_room)]

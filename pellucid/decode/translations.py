@@ -177,7 +177,7 @@ def _told(
 def map_words(
     weights: Float[Tensor, "*maps t s"], said: Sequence[tuple[str, slice]], read: Sequence[tuple[str, slice]]
 ) -> Float[Tensor, "*maps words source_words"]:
-    """Of words instead of pieces: what a word's pieces read on average, and of a source word all that its pieces got."""
+    """Of words, not pieces: what a word's pieces read on average, and of a source word all that its pieces got."""
     rows = [weights[..., pieces, :].mean(-2) for _, pieces in said]
     by_word = torch.stack(rows, -2) if rows else weights[..., :0, :]
     columns = [by_word[..., pieces].sum(-1) for _, pieces in read]
@@ -197,4 +197,6 @@ def _padded(sources: Sequence[Sequence[int]], model: Transformer) -> tuple[Int[T
 def _check_lengths(sources: Sequence[Sequence[int]], most: int) -> None:
     for number, source in enumerate(sources, 1):
         if len(source) > most:
-            raise ValueError(f"sentence {number} has {len(source)} pieces; expected up to {most}, as the model was made")
+            raise ValueError(
+                f"sentence {number} has {len(source)} pieces; expected up to {most}, as the model was made"
+            )

@@ -1,8 +1,8 @@
 """How good translations are: sacreBLEU's figures beside those of not reading the source.
 
-Descriptions of pictures are alike, and a translator that has only learnt the language scores too. So a score stands here
-beside those of its own translations given to other sentences, of what it says of nothing, of one sentence for all, and of
-the source itself.
+Descriptions of pictures are alike, and a translator that has only learnt the language scores too. So a score stands
+here beside those of its own translations given to other sentences, of what it says of nothing, of one sentence for
+all, and of the source itself.
 """
 
 import math
@@ -89,12 +89,12 @@ def score_translations(
         chrf_signature=str(characters.get_signature()),
         interval=bootstrap_bleu(translations, references, seed=seed, resamples=resamples),
         length_ratio=said.sys_len / max(1, said.ref_len),
-        shuffled=bleu([translations[i] for i in others], references),
+        shuffled=bleu([translations[int(i)] for i in others], references),
         empty=bleu([empty] * len(references), references),
         empty_translation=empty,
         fixed=bleu([fixed] * len(references), references),
         fixed_translation=fixed,
-        copy=bleu(sources, references),
+        copy=bleu(list(sources), references),
         different=len(set(translations)),
     )
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from pellucid.data.parallel import ParallelData, TextPairs, load_pairs
 from pellucid.data.subwords import SubwordTokenizer
-from pellucid.decode.translations import Sampling, Translation, translate_all
+from pellucid.decode.translations import Sampling, translate_all
 from pellucid.evaluation.translation import TranslationScores, score_translations
 from pellucid.models import Transformer
 from pellucid.ready.model import ReadyModel
@@ -99,7 +99,7 @@ class ReadyTranslator(ReadyModel):
     ) -> TranslationReport:
         """sacreBLEU's scores beside those of not reading the source, on a folder, a table, or pairs of sentences."""
         pairs = data if isinstance(data, TextPairs) else load_pairs(self.data(data), split)
-        if not pairs.count:
+        if not len(pairs):
             raise ValueError(f"{data} has no {split} sentences")
         how: dict[str, Any] = {"beam": beam, "length_penalty": length_penalty, "batch": batch}
         started = time.perf_counter()
@@ -109,7 +109,7 @@ class ReadyTranslator(ReadyModel):
         empty = self.translate("", language=pairs.direction[1], **how)[0].text
         scores = score_translations(texts, pairs.targets, pairs.sources, empty=empty)
         figures = scores.figures | {"direction": "-".join(pairs.direction), "beam": beam}
-        return TranslationReport(pairs, texts, scores, figures | {"sentences_per_second": pairs.count / seconds})
+        return TranslationReport(pairs, texts, scores, figures | {"sentences_per_second": len(pairs) / seconds})
 
     @property
     def length_penalty(self) -> float:
@@ -129,7 +129,8 @@ class ReadyTranslator(ReadyModel):
         """Sentences by name, in the languages that the model reads and says."""
         if isinstance(data, ParallelData):
             return data
-        return ParallelData(str(data), *(self.model.config.languages[:2] or ("en", "de")))
+        source, target = self.model.config.languages or ("en", "de")
+        return ParallelData(str(data), source=source, target=target)
 
     def trace(self, picture: Any) -> Any:
         raise ValueError(

@@ -20,7 +20,9 @@ def translator_multi30k() -> TranslatorRun:
         ),
         data=ParallelData(),
         subwords=Subwords(size=6000),
-        optim=Optim(name="muon", lr=2e-3, muon_lr=0.01, betas=(0.9, 0.98), muon_decay=0.1, schedule="linear", ema=0.998),
+        optim=Optim(
+            name="muon", lr=2e-3, muon_lr=0.01, betas=(0.9, 0.98), muon_decay=0.1, schedule="linear", ema=0.998
+        ),
         duration="40 epochs",
         batch=4096,
         word_dropout=0.1,

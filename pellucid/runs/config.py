@@ -273,7 +273,7 @@ class TranslatorRun(Run):
     word_dropout: float = 0.0
     """Probability that a piece is hidden from the encoder, or from the decoder that says the next one."""
     consistency: float = 0.0
-    """Weight of two passes with different dropout agreeing on each next piece (R-Drop: Wu et al. 2021); 0 is one pass."""
+    """Weight of two passes with different dropout agreeing on each piece (R-Drop: Wu et al. 2021); 0 is one pass."""
     label_smoothing: float = 0.1
     """Share of the target that is spread over all pieces."""
     precision: Precision = "float32"

@@ -107,7 +107,13 @@ class Engine:
             self.observer.began(start, plan.steps)
             self._loop(start, plan, signals)
         return Result(
-            plan.steps, plan.steps * self.task.batch, self.seconds, self.warm_up, self.figures, self.best, self.task.score
+            plan.steps,
+            plan.steps * self.task.batch,
+            self.seconds,
+            self.warm_up,
+            self.figures,
+            self.best,
+            self.task.score,
         )
 
     def _loop(self, start: int, plan: Plan, signals: list[int]) -> None:

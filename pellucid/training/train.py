@@ -165,9 +165,7 @@ class Trainer:
         self._check_same(run, resolved)
         task = translate.Translating(resolved, sentences, tokenizer, self.device, self.processes)
         files = {TOKENIZER: tokenizer.to_json() + "\n"}
-        return self._make_ready(
-            self._fit(task, resolved, self.folder, begins=not self.resume, files=files), task
-        )
+        return self._make_ready(self._fit(task, resolved, self.folder, begins=not self.resume, files=files), task)
 
     def _fit(
         self, task: Task, run: Run, folder: RunFolder | None, *, begins: bool, files: dict[str, str] | None = None

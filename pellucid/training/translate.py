@@ -101,7 +101,8 @@ class Translating:
         return ReadyTranslator(self.model, self.tokenizer, name=name, run=self.run)
 
     def batches(self, start: int, end: int) -> Iterator[list[tuple[Any, ...]]]:
-        yield from self.loader.batches(start, end)
+        for parts in self.loader.batches(start, end):
+            yield list(parts)
 
     def loss(
         self, model: nn.Module, source: Int[Tensor, "b s"], target: Int[Tensor, "b t"], words: Int[Tensor, ""]
@@ -167,9 +168,7 @@ class Translating:
         for ((source, target, _),) in loader.batches(0, loader.steps):
             logits = self.model(source, target[:, :-1], (source != PAD)[:, None, None]).float()
             said, there = target[:, 1:], target[:, 1:] != PAD
-            loss += F.cross_entropy(
-                logits.flatten(0, 1), said.flatten(), ignore_index=PAD, reduction="sum"
-            ).item()
+            loss += F.cross_entropy(logits.flatten(0, 1), said.flatten(), ignore_index=PAD, reduction="sum").item()
             right += ((logits.argmax(-1) == said) & there).sum().item()
             words += there.sum().item()
         return {"loss": loss / words, "accuracy": right / words}
