@@ -7,6 +7,7 @@ import pytest
 import torch
 from pairs import all_pairs, write_folder
 
+from pellucid.cli import main
 from pellucid.data.parallel import MOST_LETTERS, ParallelData, list_splits, load_pairs, load_training, load_validation
 from pellucid.data.subwords import SubwordTokenizer
 from pellucid.data.text_loader import TextLoader
@@ -242,3 +243,34 @@ def test_what_has_no_room_is_told():
         TextLoader(*sentences([600]), tokens=1000, seed=0)
     with pytest.raises(ValueError, match="no sentences to train on"):
         TextLoader([], [], tokens=10, seed=0)
+
+
+# Inspection
+
+
+def test_what_is_wrong_with_text_is_told(folder, capsys):
+    assert main(["data", "inspect", str(folder)]) == 0
+    text = capsys.readouterr().out
+    assert "train: 120 pairs" in text
+    assert "no problems found" in text
+    sources = (folder / "val.en").read_text().splitlines()
+    targets = (folder / "val.de").read_text().splitlines()
+    train = (folder / "train.en").read_text().splitlines()
+    sources[1], targets[2], targets[3], targets[4] = "", sources[2], "ein", "один старый человек"
+    sources[3] = "a very very old man runs here and there"
+    sources[5] = train[7]
+    (folder / "val.en").write_text("\n".join(sources) + "\n")
+    (folder / "val.de").write_text("\n".join(targets) + "\n")
+    (folder / "test_new.de").write_text("nur eine\n")
+    assert main(["data", "inspect", str(folder), "--json"]) == 0
+    problems = json.loads(capsys.readouterr().out)["problems"]
+    assert {name: count for name, (count, _) in problems.items()} == {
+        "not put together": 1,
+        "an empty side": 1,
+        "the same on both sides": 1,
+        "odd lengths": 1,
+        "letters of another script in the target": 1,
+        "sources of train in another split": 1,
+    }
+    assert problems["an empty side"][1] == ["val line 2"]
+    assert problems["letters of another script in the target"][1] == ["val line 5: один старый человек"]

@@ -48,7 +48,9 @@ def attend(options: AttendOptions) -> None:
     paths = find_pictures(options.images)
     model = load(options.model, device=pick_device(options.device))
     if isinstance(model, ReadyTranslator):
-        raise ValueError(f"{options.model} reads sentences: pellucid translate {options.model} … --figure alignment.png")
+        raise ValueError(
+            f"{options.model} reads sentences: pellucid translate {options.model} … --figure alignment.png"
+        )
     check_kind(options, model)
     watched = [
         watch_picture(options, model, path, pixels, methods) for ((_, path, pixels),) in read_pictures(paths, model)

@@ -20,7 +20,9 @@ from pellucid.data.caption_formats import holds_captions
 from pellucid.data.caption_inspection import CaptionInspection, inspect_captions
 from pellucid.data.caption_sources import SCENES, CaptionData, load_captions
 from pellucid.data.inspection import Inspection, inspect_images
+from pellucid.data.parallel import ParallelData
 from pellucid.data.sources import PREFIXES, SET_NAMES, DataConfig, load_images, statistics
+from pellucid.data.text_inspection import holds_text, in_languages, inspect_text
 from pellucid.recipes import recipe
 from pellucid.runs.config import PictureRun
 from pellucid.views.figures import check_path, save_figure
@@ -152,6 +154,10 @@ def means_captions(name: str, images: str | None) -> bool:
 
 def inspect(options: InspectOptions) -> None:
     """Print what a set holds and what is wrong with it."""
+    if holds_text(options.name):
+        text = inspect_text(in_languages(ParallelData(options.name)))
+        print(json.dumps(asdict(text)) if options.json else text)
+        return
     if means_captions(options.name, options.images):
         inspection = inspect_captions(CaptionData(options.name, images=options.images))
     else:

@@ -153,7 +153,7 @@ class SubwordTokenizer:
             piece = self._pieces[ids[i]]
             if before is None or piece.startswith(BLANK) or _is_mark(piece) != _is_mark(self._pieces[ids[before]]):
                 starts.append(i)
-        ends = [*starts[1:], places[-1] + 1 if places else 0]
+        ends = [*starts[1:], *(place + 1 for place in places[-1:])]
         words = [(slice(a, b), self.tokenizer.decode(ids[a:b]).strip()) for a, b in zip(starts, ends, strict=True)]
         return [(text, where) for where, text in words if text]
 
