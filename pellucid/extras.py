@@ -11,6 +11,7 @@ EXTRAS = {
     "traitlets": ("anywidget", "notebook"),
     "datasets": ("Hugging Face's datasets", "hf"),
     "pycocoevalcap": ("pycocoevalcap", "captions"),
+    "sacrebleu": ("sacreBLEU", "translation"),
     "scipy": ("SciPy", "flow"),
     "tensorboard": ("TensorBoard", "tensorboard"),
 }

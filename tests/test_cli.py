@@ -55,7 +55,10 @@ def test_help_shows_an_example_for_every_verb():
 def test_the_verbs():
     from pellucid.cli.verbs import VERBS
 
-    assert " ".join(VERBS) == "shapes recipes train evaluate predict caption attend curves convert data serve lab demo"
+    assert (
+        " ".join(VERBS)
+        == "shapes recipes train evaluate predict caption translate attend curves convert data serve lab demo"
+    )
 
 
 def test_the_help_of_a_recipe_lists_its_fields():

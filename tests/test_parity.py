@@ -227,5 +227,5 @@ def test_transformer(norm, dtype):
     # The whole model is these two stacks between its embeddings and its logits.
     tokens, words = torch.randint(11, (3, 9)), torch.randint(11, (3, 6))
     context = encoder(model.source_positions(model.source_embedding(tokens)), exists)
-    x = decoder(model.target_positions(model.target_embedding(words)), context, None, exists)
-    assert_same(model(tokens, words, exists), model.target_embedding.logits(x))
+    x = decoder(model.target_positions(model.source_embedding(words)), context, None, exists)
+    assert_same(model(tokens, words, exists), model.source_embedding.logits(x))

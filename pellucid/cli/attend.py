@@ -20,7 +20,7 @@ from pellucid.explain.maps import Map, Method
 from pellucid.explain.timelapse import timelapse
 from pellucid.explain.trace import Trace
 from pellucid.models import ViT
-from pellucid.ready import ReadyCaptioner, ReadyClassifier, load, load_checkpoint
+from pellucid.ready import ReadyCaptioner, ReadyClassifier, ReadyTranslator, load, load_checkpoint
 from pellucid.runs import RunFolder
 from pellucid.views.bundle import SUFFIX, save_trace
 from pellucid.views.draw import draw_head_report, draw_heads, draw_lapse, draw_word_heads
@@ -47,6 +47,10 @@ def attend(options: AttendOptions) -> None:
     methods: list[Method] = [cast(Method, method.replace("-", " ")) for method in options.method]
     paths = find_pictures(options.images)
     model = load(options.model, device=pick_device(options.device))
+    if isinstance(model, ReadyTranslator):
+        raise ValueError(
+            f"{options.model} reads sentences: pellucid translate {options.model} … --figure alignment.png"
+        )
     check_kind(options, model)
     watched = [
         watch_picture(options, model, path, pixels, methods) for ((_, path, pixels),) in read_pictures(paths, model)

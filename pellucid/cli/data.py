@@ -20,8 +20,11 @@ from pellucid.data.caption_formats import holds_captions
 from pellucid.data.caption_inspection import CaptionInspection, inspect_captions
 from pellucid.data.caption_sources import SCENES, CaptionData, load_captions
 from pellucid.data.inspection import Inspection, inspect_images
+from pellucid.data.parallel import ParallelData
 from pellucid.data.sources import PREFIXES, SET_NAMES, DataConfig, load_images, statistics
+from pellucid.data.text_inspection import holds_text, in_languages, inspect_text
 from pellucid.recipes import recipe
+from pellucid.runs.config import PictureRun
 from pellucid.views.figures import check_path, save_figure
 from pellucid.views.training import SampleRow, samples_figure, shorten_name
 
@@ -86,7 +89,10 @@ def look(options: LookOptions) -> None:
     if means_captions(options.name, options.images):
         look_at_captions(options)
         return
-    config = recipe(options.recipe).augment if options.recipe else None
+    run = recipe(options.recipe) if options.recipe else None
+    if run is not None and not isinstance(run, PictureRun):
+        raise ValueError(f"{options.recipe} trains on sentences; expected the recipe of a model of pictures")
+    config = run.augment if run else None
     train = load_images(DataConfig(options.name, path=options.path)).train
     config = config or Augment(flip="random", crop=max(1, train.shape[1] // 8))
     normalise = Normalise(*statistics(train))
@@ -148,6 +154,10 @@ def means_captions(name: str, images: str | None) -> bool:
 
 def inspect(options: InspectOptions) -> None:
     """Print what a set holds and what is wrong with it."""
+    if holds_text(options.name):
+        text = inspect_text(in_languages(ParallelData(options.name)))
+        print(json.dumps(asdict(text)) if options.json else text)
+        return
     if means_captions(options.name, options.images):
         inspection = inspect_captions(CaptionData(options.name, images=options.images))
     else:

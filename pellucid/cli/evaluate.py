@@ -16,12 +16,14 @@ from pellucid.config import read_json
 from pellucid.devices import pick_device
 from pellucid.evaluation import CaptioningReport, ClassificationReport, jars
 from pellucid.evaluation.captions import CAPTION_METRICS
-from pellucid.ready import ReadyCaptioner, ReadyClassifier, load
+from pellucid.ready import ReadyCaptioner, ReadyClassifier, ReadyTranslator, load
 from pellucid.views.captions import Example, examples_figure
 from pellucid.views.figures import check_path, save_figure
 from pellucid.views.training import confusion_figure
 
-FOR_CAPTIONERS = ("beam", "captions", "examples", "meteor", "spice")
+FOR_CAPTIONERS = ("captions", "examples", "meteor", "spice")
+FOR_CLASSIFIERS = ("confusion", "classes")
+SPLITS = ("test", "validation", "train", "all")
 NAMES = ("BLEU-1", "BLEU-2", "BLEU-3", "BLEU-4", "ROUGE-L", "CIDEr-D")
 CONTROL_ROWS = ("shuffled", "blank", "fixed", "people")
 
@@ -35,9 +37,16 @@ def evaluate(options: EvaluateOptions) -> None:
     for path in (options.confusion, options.examples):
         if path is not None:
             check_path(path)
-    if options.captions is not None and not options.captions.parent.is_dir():
-        raise ValueError(f"the folder {str(options.captions.parent)!r} doesn't exist; make it first")
+    for path in (options.captions, options.translations):
+        if path is not None and not path.parent.is_dir():
+            raise ValueError(f"the folder {str(path.parent)!r} doesn't exist; make it first")
     model = load(options.model, device=pick_device(options.device))
+    if isinstance(model, ReadyTranslator):
+        evaluate_translations(options, model)
+        return
+    if options.split not in SPLITS:
+        raise ValueError(f"--split is {options.split!r}; expected one of {', '.join(SPLITS)}")
+    refuse(options, ("translations",), f"translators; this model is a {model.kind}")
     if isinstance(model, ReadyCaptioner):
         evaluate_captions(options, model)
     else:
@@ -46,9 +55,7 @@ def evaluate(options: EvaluateOptions) -> None:
 
 def evaluate_classes(options: EvaluateOptions, model: ReadyClassifier) -> None:
     """Accuracy and calibration and, if asked for, the confusion matrix."""
-    for name in FOR_CAPTIONERS:
-        if getattr(options, name) is not None and getattr(options, name) is not False:
-            raise ValueError(f"--{name} is for captioners; this model is a classifier")
+    refuse(options, ("beam", *FOR_CAPTIONERS), "captioners; this model is a classifier")
     how = {"path": options.path, "batch": options.batch or 500, "tolerated": options.tolerated}
     report = model.evaluate(options.data, options.split, classes=read_classes(options.classes), **how)
     if options.json:
@@ -63,9 +70,7 @@ def evaluate_classes(options: EvaluateOptions, model: ReadyClassifier) -> None:
 
 def evaluate_captions(options: EvaluateOptions, model: ReadyCaptioner) -> None:
     """Scores beside those of captions that were made without looking and, if asked for, what the model says."""
-    for name in ("confusion", "classes"):
-        if getattr(options, name) is not None:
-            raise ValueError(f"--{name} is for classifiers; this model writes captions")
+    refuse(options, FOR_CLASSIFIERS, "classifiers; this model writes captions")
     if options.split == "all":
         raise ValueError("--split all is for classifiers; captions are scored on test, validation or train")
     official = [name for name in jars.JAVA_METRICS if getattr(options, name)]
@@ -96,6 +101,30 @@ def evaluate_captions(options: EvaluateOptions, model: ReadyCaptioner) -> None:
                 print(f"\n{name}: {getattr(options, name)}")
     if failure is not None:
         raise failure
+
+
+def evaluate_translations(options: EvaluateOptions, model: ReadyTranslator) -> None:
+    """sacreBLEU's scores beside those of not reading the source and, if asked for, what the model says."""
+    refuse(options, FOR_CLASSIFIERS, "classifiers; this model translates")
+    refuse(options, FOR_CAPTIONERS, "captioners; this model translates")
+    with show_bar(options.model) as progress:
+        how = {"beam": 5 if options.beam is None else options.beam, "batch": options.batch or 64}
+        report = model.evaluate(options.data, options.split, progress=progress, **how)
+    if options.translations is not None:
+        report.save_translations(options.translations)
+    if options.json:
+        print(json.dumps(report.figures | {"data": options.data, "split": options.split}, allow_nan=False))
+        return
+    print(tabulate_translations(report.figures, f"{options.model} on {options.split} of {options.data}"))
+    if options.translations is not None:
+        print(f"\ntranslations: {options.translations}")
+
+
+def refuse(options: EvaluateOptions, names: tuple[str, ...], whose: str) -> None:
+    """An option that is for another kind of model is an error."""
+    for name in names:
+        if getattr(options, name) is not None and getattr(options, name) is not False:
+            raise ValueError(f"--{name} is for {whose}")
 
 
 def read_classes(path: Path | None) -> dict[str, str] | None:
@@ -146,6 +175,25 @@ def tabulate_captions(figures: dict[str, Any], title: str) -> str:
             lines.append(f"{'  95 %':9}" + "".join(f"{span:>12}" for span in spans))
     lines += ["", *align(list_facts(figures))]
     return "\n".join(lines + (["", f"warning: {figures['warning']}"] if figures["warning"] else []))
+
+
+def tabulate_translations(figures: dict[str, Any], title: str) -> str:
+    """BLEU beside its controls, and the facts about it."""
+    low, high = figures["interval"]
+    rows = [
+        ("BLEU", f"{figures['bleu']:5.1f}  (95 %: {low:.1f}–{high:.1f})"),
+        ("  of others' sources", f"{figures['shuffled']:5.1f}"),
+        ("  of an empty source", f"{figures['empty']:5.1f}  {figures['empty_translation']}"),
+        ("  of one for all", f"{figures['fixed']:5.1f}  {figures['fixed_translation']}"),
+        ("  of the source", f"{figures['copy']:5.1f}"),
+        ("chrF", f"{figures['chrf']:5.1f}"),
+        ("TER", f"{figures['ter']:5.1f}"),
+        ("length", f"{figures['length_ratio']:.3f} of the references'"),
+        ("different", f"{figures['different']:,} of {figures['sentences']:,}"),
+        ("sentences/s", f"{figures['sentences_per_second']:,.1f}"),
+        ("signature", figures["signature"]),
+    ]
+    return "\n".join([f"{title}, {figures['direction']}, beam {figures['beam']}", "", *align(rows)])
 
 
 def list_facts(figures: dict[str, Any]) -> list[tuple[str, str]]:

@@ -12,7 +12,7 @@ from pellucid.cli import parse_words
 from pellucid.cli.verbs import TrainOptions
 from pellucid.devices import pick_device
 from pellucid.recipes import recipe
-from pellucid.runs import CaptionerRun, ClassifierRun, Run, RunFolder
+from pellucid.runs import AnyRun, Run, RunFolder
 from pellucid.training import Result, Stopped, train_run
 from pellucid.training.distributed import Processes, joined
 from pellucid.training.train import free_path
@@ -44,14 +44,14 @@ def train(options: TrainOptions, changes: Sequence[str] = ()) -> None:
             show_run(result)
 
 
-def change_recipe(options: TrainOptions, changes: Sequence[str]) -> ClassifierRun | CaptionerRun:
+def change_recipe(options: TrainOptions, changes: Sequence[str]) -> AnyRun:
     """The recipe's run, with what the command line says of it."""
     base = recipe(options.recipe)
     run = parse_words(lambda: tyro.cli(type(base), prog=f"pellucid train {options.recipe}", default=base, args=changes))
     return replace(run, recipe=options.recipe)
 
 
-def resume_run(options: TrainOptions, changes: Sequence[str]) -> ClassifierRun | CaptionerRun:
+def resume_run(options: TrainOptions, changes: Sequence[str]) -> AnyRun:
     """The run in a folder, as it was begun."""
     assert options.resume is not None
     if changes or options.out:

@@ -63,7 +63,7 @@ class TrainOptions:
 
 @dataclass(frozen=True)
 class EvaluateOptions:
-    """How good a model is: a classifier's accuracy and calibration; a captioner's scores, beside those of not looking.
+    """How good a model is: accuracy and calibration; scores of captions and translations, beside those of not looking.
 
     Example: pellucid evaluate vit-cifar10 --data cifar10 --confusion confusion.png
     """
@@ -72,11 +72,12 @@ class EvaluateOptions:
     """A run's folder, a saved folder, or the name of a shipped model."""
     data: str
     """digits, cifar10, cifar100, mnist, fashion_mnist, folder:PATH, wds:SHARDS or hf:NAME; with captions: scenes, or
-    the path of a JSON, a text file, a folder or shards."""
+    the path of a JSON, a text file, a folder or shards; with translations: a folder, a table, or two files with a comma
+    between."""
     path: str | None = None
     """Where the files of a named set lie, or the images that captions speak of; searched for if not given."""
-    split: Literal["test", "validation", "train", "all"] = "test"
-    """Which images; all of them is for classifiers."""
+    split: str = "test"
+    """test, validation, train or all, which is for classifiers; of translations what the folder calls it."""
     classes: Path | None = None
     """Classifiers: a JSON file with what the model calls classes that the data has other names for, as
     {"robin": "bird"}."""
@@ -87,7 +88,7 @@ class EvaluateOptions:
     confusion: Path | None = None
     """Draw a classifier's confusion matrix into this file (.png, .svg, .pdf)."""
     beam: int | None = None
-    """Captions: how many sentences are followed at a time; 5 unless given."""
+    """Captions and translations: how many sentences are followed at a time; 5 unless given."""
     captions: Path | None = None
     """Captions: write what the model says into this file, in the format of COCO's results."""
     examples: Path | None = None
@@ -96,8 +97,10 @@ class EvaluateOptions:
     """Captions: METEOR too, by its own program (needs Java; extra: captions)."""
     spice: bool = False
     """Captions: SPICE too, likewise (needs a JDK, and Stanford's CoreNLP beside it)."""
+    translations: Path | None = None
+    """Translations: write them into this file, a line each."""
     batch: int | None = None
-    """Images at a time; 500 unless given, 64 to caption them."""
+    """Images at a time; 500 unless given, 64 to caption them, or of sentences."""
     device: str = "auto"
     """cpu, cuda, or auto."""
 
@@ -146,6 +149,43 @@ class CaptionOptions:
     """Draw each word's attention over the picture into this file (.png, .svg, .pdf); numbered for several pictures."""
     layer: int | None = -1
     """Which of the decoder's layers the figure shows: 0 is the first, −1 the last, None the mean of all."""
+    head: int | None = None
+    """Which head of it; the mean of all unless given."""
+    device: str = "auto"
+    """cpu, cuda, or auto."""
+
+
+@dataclass(frozen=True)
+class TranslateOptions:
+    """Sentences in another language, and which words were read for each word.
+
+    Example: pellucid translate translator-en-de "A man rides a horse." --figure alignment.png
+    """
+
+    model: Positional[str]
+    """A run's folder, a saved folder, or the name of a shipped model."""
+    sentences: Positional[tuple[str, ...]] = ()
+    """What to translate, each sentence in quotes."""
+    file: Path | None = None
+    """A text file instead, plain or .gz, a sentence a line."""
+    beam: int = 5
+    """How many translations are followed at a time; 1 is greedy."""
+    n_best: int = 1
+    """How many translations to give of each sentence, best first."""
+    length_penalty: float | None = None
+    """Power of the length that scores are divided by: more, and translations grow longer; its own unless given."""
+    temperature: float | None = None
+    """Draw translations by chance instead of searching; below one the likely become likelier."""
+    seed: int = 0
+    """Of the draw."""
+    language: str | None = None
+    """Which language, for a model that says several."""
+    json: bool = False
+    """Print a JSON list."""
+    figure: Path | None = None
+    """Draw which words were read for each word into this file (.png, .svg, .pdf); numbered for several sentences."""
+    layer: int | None = None
+    """Which of the decoder's layers the figure shows: 0 is the first, −1 the last; the mean of all unless given."""
     head: int | None = None
     """Which head of it; the mean of all unless given."""
     device: str = "auto"
@@ -277,7 +317,8 @@ class InspectOptions:
     """
 
     name: Positional[str]
-    """A named set, folder:PATH, wds:SHARDS, hf:NAME, scenes, or a path to images or captions in any known format."""
+    """A named set, folder:PATH, wds:SHARDS, hf:NAME, scenes, or a path to images, captions or sentences in two languages
+    in any known format; two text files with a comma between."""
     images: str | None = None
     """Where captioned images lie, a folder or a tar, if not beside the captions."""
     json: bool = False
@@ -382,6 +423,7 @@ VERBS = {
     "evaluate": EvaluateOptions,
     "predict": PredictOptions,
     "caption": CaptionOptions,
+    "translate": TranslateOptions,
     "attend": AttendOptions,
     "curves": CurvesOptions,
     "convert": ConvertOptions,

@@ -23,7 +23,7 @@ TokenizerKind = Literal["words", "bpe"]
 WORD_PATTERN = r"[\p{L}\p{N}]+(?:['’\-][\p{L}\p{N}]+)*"
 NORMALIZER = normalizers.Sequence([normalizers.NFC(), normalizers.Lowercase()])
 SPLITTER = pre_tokenizers.Split(Regex(WORD_PATTERN), "removed", invert=True)
-TRAINED = ("added_tokens", "model", "vocab", "merges")  # what tokenizers of one kind differ in
+TRAINED = ("added_tokens", "model", "vocab", "merges", "unk_id")  # what tokenizers of one kind differ in
 MIRRORED = (("left", "right"), ("leftmost", "rightmost"), ("left-hand", "right-hand"), ("lefthand", "righthand"))
 
 
@@ -94,10 +94,10 @@ class CaptionTokenizer:
         if not isinstance(data, dict) or not isinstance(model, dict) or kind not in ("WordLevel", "BPE"):
             raise ValueError("it is no tokenizer of whole words (WordLevel) or of pieces (BPE)")
         usual = parse_json(_untrained(kind).to_str(), "it")
-        differing = [*_differing(data, usual), *_differing(model, usual["model"])]
-        if differing:  # a pattern of somebody else's may search for ever
-            raise ValueError(f"the tokenizer has another {', '.join(differing)} than those that are trained here")
-        if not _are_whole(model.get("vocab"), model.get("merges", [])):
+        odd = [*differing(data, usual), *differing(model, usual["model"])]
+        if odd:  # a pattern of somebody else's may search for ever
+            raise ValueError(f"the tokenizer has another {', '.join(odd)} than those that are trained here")
+        if not are_whole(model.get("vocab"), model.get("merges", [])):
             raise ValueError("it is no tokenizer (a merge joins other than two of its tokens to a third)")
         try:
             tokenizer = Tokenizer.from_str(json.dumps(data))
@@ -191,12 +191,12 @@ def _untrained(kind: str, vocabulary: dict[str, int] | None = None) -> Tokenizer
     return tokenizer
 
 
-def _differing(data: dict[str, Any], usual: dict[str, Any]) -> list[str]:
+def differing(data: dict[str, Any], usual: dict[str, Any]) -> list[str]:
     """The names of what isn't as usual; what is missing is."""
     return [name for name in usual if name not in TRAINED and data.get(name, usual[name]) != usual[name]]
 
 
-def _are_whole(vocabulary: Any, merges: Any) -> bool:
+def are_whole(vocabulary: Any, merges: Any) -> bool:
     """Whether all that is merged, and what becomes of it, is in the vocabulary: the library would panic."""
     if not isinstance(vocabulary, dict) or not isinstance(merges, list):
         return False

@@ -1,5 +1,7 @@
 """Where a sentence was read off."""
 
+from typing import Any
+
 import torch
 from einops import rearrange
 from torch import Tensor, nn
@@ -9,7 +11,9 @@ from pellucid.watching import watch
 
 
 @torch.no_grad()
-def cross_attention(model: Decodable, context: Tensor, tokens: Tensor, start: int) -> Tensor:
+def cross_attention(
+    model: Decodable, context: Tensor, tokens: Tensor, start: int, context_mask: Tensor | None = None
+) -> Tensor:
     """The weights (b n layers heads t s) with which the decoder read the context (b s d) to say the tokens (b n t).
 
     Read from one more pass over the finished sentences: it gives the weights of the steps that said them.
@@ -21,7 +25,8 @@ def cross_attention(model: Decodable, context: Tensor, tokens: Tensor, start: in
     assert isinstance(model, nn.Module)
     b, n, t = tokens.shape
     before = torch.cat([tokens.new_full((b, n, 1), start), tokens[..., :-1]], dim=-1)
+    how: dict[str, Any] = {} if context_mask is None else {"source_mask": context_mask}
     with watch(model) as seen:
-        model.decode(before.flatten(0, 1), context, mask=None, causal=True, positions=None, cache=None)
+        model.decode(before.flatten(0, 1), context, mask=None, causal=True, positions=None, cache=None, **how)
     layers = [record.weights() for name, record in seen.items() if name.endswith("cross_attention")]
     return rearrange(torch.stack(layers), "layers b h (n t) s -> b n layers h t s", n=n, t=t)

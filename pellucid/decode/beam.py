@@ -21,6 +21,7 @@ def beam_search(
     keep: int = 1,
     length_penalty: float = 1.0,
     forbidden: tuple[int, ...] = (),
+    context_mask: Tensor | None = None,
 ) -> Decoded:
     """The `keep` best of `beams` sequences for each context, by Σ log p / length**length_penalty.
 
@@ -28,6 +29,8 @@ def beam_search(
     that as many are searched for as are asked for, and one beam is greedy decoding. An image is done when all its beams
     have ended, or when no running one can come among the `keep` best: its sum can only fall, so that its score stays
     below sum / length**length_penalty. What has not ended after `length` tokens counts as it is.
+
+    context_mask (b 1 1 s): which tokens of each context exist, as `ops.masks.padding(lengths)`.
     """
     if beams < 1:
         raise ValueError(f"beams is {beams}; expected one or more")
@@ -36,12 +39,13 @@ def beam_search(
     if not 0.0 <= length_penalty < float("inf"):
         raise ValueError(f"length_penalty is {length_penalty}; expected zero or more")
     options = {"start": start, "end": end, "length": length, "forbidden": tuple(forbidden), "beams": beams}
-    return run_search(_Beam, model, context, keep=keep, penalty=length_penalty, **options).result(keep)
+    inputs = (context,) if context_mask is None else (context, context_mask)
+    return run_search(_Beam, model, *inputs, keep=keep, penalty=length_penalty, **options).result(keep)
 
 
 class _Beam(Search):
-    def __init__(self, model: Decodable, context: Tensor, *, keep: int, penalty: float, **options: Any):
-        super().__init__(model, context, **options)
+    def __init__(self, model: Decodable, *inputs: Tensor, keep: int, penalty: float, **options: Any):
+        super().__init__(model, *inputs, **options)
         self.keep, self.penalty = keep, penalty
 
     def begin(self) -> None:

@@ -11,15 +11,23 @@ from pellucid.decode.search import Decodable, Search, run_search
 
 
 def greedy(
-    model: Decodable, context: Tensor, *, start: int, end: int, length: int, forbidden: tuple[int, ...] = ()
+    model: Decodable,
+    context: Tensor,
+    *,
+    start: int,
+    end: int,
+    length: int,
+    forbidden: tuple[int, ...] = (),
+    context_mask: Tensor | None = None,
 ) -> Decoded:
     """The likeliest token at every step, `length` times at most.
 
     context (b s d): what `model.encode` gave. A sequence that has said `end` goes on saying it; when all have, decoding
-    stops. forbidden: tokens that are never said.
+    stops. forbidden: tokens that are never said. context_mask (b 1 1 s): which tokens of each context exist.
     """
     options = {"start": start, "end": end, "length": length, "forbidden": tuple(forbidden)}
-    return run_search(_Greedy, model, context, **options).result(keep=1)
+    inputs = (context,) if context_mask is None else (context, context_mask)
+    return run_search(_Greedy, model, *inputs, **options).result(keep=1)
 
 
 def sample(
@@ -35,12 +43,13 @@ def sample(
     top_p: float | None = None,
     forbidden: tuple[int, ...] = (),
     generator: torch.Generator | None = None,
+    context_mask: Tensor | None = None,
 ) -> Decoded:
     """`count` sequences for each context, each token drawn with its probability.
 
     temperature: logits are divided by it before the draw; below one the likely become likelier.
     top_k: only the k likeliest tokens. top_p: only the likeliest whose probabilities sum to p, as few as that takes.
-    log_probs and scores are the model's own, whatever was drawn from.
+    log_probs and scores are the model's own, whatever was drawn from. context_mask: as for `greedy`.
     """
     if count < 1:
         raise ValueError(f"count is {count}; expected one or more")
@@ -54,7 +63,8 @@ def sample(
     draws = torch.rand(context.shape[0] * count, max(length, 0), generator=generator, device=where).to(context.device)
     options = {"start": start, "end": end, "length": length, "forbidden": tuple(forbidden), "rows": count}
     options |= {"temperature": temperature, "top_k": top_k, "top_p": top_p}
-    return run_search(_Sample, model, context, draws, **options).result(keep=count)
+    inputs = (context, draws) if context_mask is None else (context, draws, context_mask)
+    return run_search(_Sample, model, *inputs, **options).result(keep=count)
 
 
 class _Greedy(Search):
@@ -69,18 +79,19 @@ class _Sample(Search):
         model: Decodable,
         context: Tensor,
         draws: Float[Tensor, "n length"],
+        context_mask: Tensor | None = None,
         *,
         temperature: float,
         top_k: int | None,
         top_p: float | None,
         **options: Any,
     ):
-        super().__init__(model, context, **options)
+        super().__init__(model, context, context_mask, **options)
         self.draws, self.temperature, self.top_k, self.top_p = draws, temperature, top_k, top_p
 
     @property
     def inputs(self) -> tuple[Tensor, ...]:
-        return (self.context, self.draws)
+        return (self.context, self.draws, *super().inputs[1:])
 
     def advance(self, model: Decodable) -> None:
         log_probs = self._log_probs(model)

@@ -29,7 +29,7 @@ ROOM = 64  # tokens of a beam that there is room for at first: scores are comput
 
 
 class Decodable(Protocol):
-    """What can be decoded: a Captioner, a Transformer."""
+    """What can be decoded: a Captioner, a Transformer. One whose contexts are padded takes a `source_mask`, too."""
 
     def decode(
         self,
@@ -49,14 +49,15 @@ class Decodable(Protocol):
 class Search(ABC):
     """The state of decoding, changed in place by `begin` and `advance`. The model is not part of it.
 
-    rows: for each context. beams: of each row. forbidden: tokens that are never said.
-    static: every step is the same work on the same tensors.
+    context_mask: which tokens of each context exist. rows: for each context. beams: of each row.
+    forbidden: tokens that are never said. static: every step is the same work on the same tensors.
     """
 
     def __init__(
         self,
         model: Decodable,
         context: Float[Tensor, "b s d"],
+        context_mask: Bool[Tensor, "b 1 1 s"] | None = None,
         *,
         start: int,
         end: int,
@@ -69,7 +70,7 @@ class Search(ABC):
         if length < 1:
             raise ValueError(f"length is {length}; expected one token or more")
         n, k, device = context.shape[0] * rows, beams, context.device
-        self.context = context
+        self.context, self.context_mask = context, context_mask
         self.start, self.end, self.length, self.rows, self.static = start, end, length, rows, static
         self.forbidden = torch.tensor(forbidden, dtype=torch.long, device=device)
         self.own = torch.arange(k, device=device)
@@ -95,7 +96,7 @@ class Search(ABC):
     @property
     def inputs(self) -> tuple[Tensor, ...]:
         """What another call with the same shapes brings anew."""
-        return (self.context,)
+        return (self.context,) if self.context_mask is None else (self.context, self.context_mask)
 
     def begin(self) -> None:
         """Nothing is said, and the context not yet read."""
@@ -151,8 +152,9 @@ class Search(ABC):
             for each in self.cache:
                 each.tokens.listed = listed
         positions = self.place.expand(k)
+        how: dict[str, Any] = {} if self.context_mask is None else {"source_mask": self.context_mask}
         logits = model.decode(
-            self.token, self.context, mask=mask, causal=False, positions=positions, cache=self.cache
+            self.token, self.context, mask=mask, causal=False, positions=positions, cache=self.cache, **how
         ).to(self.sums.dtype)
         return logits.log_softmax(-1).index_fill_(-1, self.forbidden, -torch.inf)
 

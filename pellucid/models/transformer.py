@@ -19,38 +19,74 @@ from pellucid.layers.block import Placement
 from pellucid.layers.feedforward import Activation
 from pellucid.layers.norm import NormKind, make_norm
 from pellucid.models.init import initialise
+from pellucid.models.pretrained import Pretrained
+from pellucid.models.sizes import (
+    MOST_BLOCKS,
+    MOST_CLASSES,
+    MOST_HEADS,
+    MOST_HIDDEN,
+    MOST_TOKENS,
+    MOST_WIDTH,
+    check_sizes,
+)
 
 
 @dataclass(frozen=True)
 class TransformerConfig:
-    """The paper's base model, but for the vocabularies.
+    """The paper's base model, but for the vocabularies."""
 
-    target_vocabulary: the same as `vocabulary` unless given.
-    tied: one table for source, target and output; the vocabularies must then be the same.
-    final_norm: after the last block of each stack; by default with "pre" alone, as the stream needs it there.
-    max_length: how many positions are learned, for positions="learned".
-    """
-
-    vocabulary: int
+    vocabulary: int = 6
+    """How many tokens there are, the special ones included."""
     target_vocabulary: int | None = None
+    """The same as `vocabulary` unless given."""
     width: int = 512
+    """Of a token."""
     heads: int = 8
+    """In each attention."""
     encoder_layers: int = 6
+    """Blocks that read the source."""
     decoder_layers: int = 6
+    """Blocks that say the target."""
     hidden: int = 2048
+    """Width of the feed-forward layers."""
     activation: Activation = "relu"
+    """Of the feed-forward layers."""
     norm: Placement = "post"
+    """Normalise before each branch, or after it is added, as the paper does."""
     norm_kind: NormKind = "layer"
+    """LayerNorm or RMSNorm."""
     final_norm: bool | None = None
+    """After the last block of each stack; by default with "pre" alone, as the stream needs it there."""
+    qk_norm: bool = False
+    """Normalise queries and keys, head by head."""
     positions: Literal["sinusoidal", "learned"] = "sinusoidal"
+    """How a token knows its place."""
     max_length: int = 512
+    """How many tokens a sentence may have: learned positions, and steps of decoding."""
     tied: bool = True
+    """One table for source, target and output; the vocabularies must then be the same."""
     bias: bool = True
+    """Of the blocks' linear maps."""
     dropout: float = 0.1
+    """Of tokens and branches."""
+    attention_dropout: float | None = None
+    """Of attention weights; as much as of the branches unless given."""
+    zero_branches: bool = False
+    """Every residual branch starts as nothing: its last layer is zero."""
+    languages: tuple[str, ...] = ()
+    """Of a translator: the language that it reads, and the one that it says unless another is asked for."""
 
     def __post_init__(self) -> None:
+        check_sizes(
+            self, vocabulary=MOST_CLASSES, width=MOST_WIDTH, heads=MOST_HEADS, hidden=MOST_HIDDEN,
+            encoder_layers=MOST_BLOCKS, decoder_layers=MOST_BLOCKS, max_length=MOST_TOKENS,
+        )  # fmt: skip
+        if self.target_vocabulary is not None:
+            check_sizes(self, target_vocabulary=MOST_CLASSES)
         if self.positions not in ("sinusoidal", "learned"):
             raise ValueError(f"positions is {self.positions!r}; expected 'sinusoidal' or 'learned'")
+        if self.positions == "sinusoidal" and self.width % 2:
+            raise ValueError(f"sinusoidal positions are pairs of features; got a width of {self.width}, expected even")
         if self.tied and self.target_vocabulary not in (None, self.vocabulary):
             raise ValueError(
                 f"tied=True shares one table, but the vocabularies are {self.vocabulary} and {self.target_vocabulary}; "
@@ -95,7 +131,7 @@ class Decoder(nn.Module):
         return self.norm(x)
 
 
-class Transformer(nn.Module):
+class Transformer(nn.Module, Pretrained[TransformerConfig], config_class=TransformerConfig):
     """Source tokens in, logits of each next target token out.
 
     >>> import torch
@@ -110,16 +146,14 @@ class Transformer(nn.Module):
         self.config = config
         target_vocabulary = config.target_vocabulary or config.vocabulary
         self.source_embedding = TokenEmbedding(config.vocabulary, config.width)
-        self.target_embedding = (
-            self.source_embedding if config.tied else TokenEmbedding(target_vocabulary, config.width)
-        )
+        self.target_embedding = None if config.tied else TokenEmbedding(target_vocabulary, config.width)
         self.source_positions = _positions(config)
         self.target_positions = _positions(config)
         self.dropout = nn.Dropout(config.dropout)
         self.encoder = Encoder(config)
         self.decoder = Decoder(config)
         self.output = None if config.tied else nn.Linear(config.width, target_vocabulary)
-        initialise(self)
+        initialise(self, zero_branches=config.zero_branches)
 
     def forward(
         self,
@@ -156,13 +190,14 @@ class Transformer(nn.Module):
         mask: which target tokens may be seen. positions: (t) of the targets; counted on from the cache unless given.
         """
         start = len(cache[0].tokens) if cache else 0
-        x = self.target_positions(self.target_embedding(target), start if positions is None else positions)
+        words = self.source_embedding if self.target_embedding is None else self.target_embedding
+        x = self.target_positions(words(target), start if positions is None else positions)
         x = self.decoder(self.dropout(x), context, mask, source_mask, causal=causal, cache=cache)
-        return self.target_embedding.logits(x) if self.output is None else self.output(x)
+        return words.logits(x) if self.output is None else self.output(x)
 
     def cache(self, length: int | None = None) -> list[DecoderCache]:
         """An empty cache for step-by-step decoding of one batch, with room for `length` tokens from the start."""
-        if length is not None and self.config.positions == "learned" and length > self.config.max_length:
+        if length is not None and length > self.config.max_length:
             raise ValueError(
                 f"axis t (tokens): {length} tokens; expected at most max_length = {self.config.max_length}"
             )
@@ -179,7 +214,8 @@ def _block_options(config: TransformerConfig) -> dict:
         "activation": config.activation,
         "bias": config.bias,
         "dropout": config.dropout,
-        "attention_dropout": config.dropout,
+        "attention_dropout": config.dropout if config.attention_dropout is None else config.attention_dropout,
+        "qk_norm": config.qk_norm,
     }
 
 
@@ -191,4 +227,4 @@ def _final_norm(config: TransformerConfig) -> nn.Module:
 def _positions(config: TransformerConfig) -> nn.Module:
     if config.positions == "learned":
         return LearnedPositions(config.max_length, config.width)
-    return SinusoidalPositions(config.width)
+    return SinusoidalPositions(config.width, config.max_length)

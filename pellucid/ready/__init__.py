@@ -2,18 +2,29 @@
 
 from pellucid.ready.captioner import ReadyCaptioner
 from pellucid.ready.classifier import Prediction, ReadyClassifier
-from pellucid.ready.loading import evaluate, load, load_captioner, load_checkpoint, load_classifier, shipped
+from pellucid.ready.loading import (
+    evaluate,
+    load,
+    load_captioner,
+    load_checkpoint,
+    load_classifier,
+    load_translator,
+    shipped,
+)
 from pellucid.ready.model import ReadyModel
+from pellucid.ready.translator import ReadyTranslator
 
 __all__ = [
     "Prediction",
     "ReadyCaptioner",
     "ReadyClassifier",
     "ReadyModel",
+    "ReadyTranslator",
     "evaluate",
     "load",
     "load_captioner",
     "load_checkpoint",
     "load_classifier",
+    "load_translator",
     "shipped",
 ]

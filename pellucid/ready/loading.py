@@ -12,18 +12,24 @@ from pellucid.models.pretrained import CONFIG, WEIGHTS, Pretrained, build, load_
 from pellucid.ready.captioner import ReadyCaptioner
 from pellucid.ready.classifier import ReadyClassifier
 from pellucid.ready.model import ReadyModel
+from pellucid.ready.translator import ReadyTranslator
 from pellucid.runs import ClassifierRun, RunFolder, checkpoints
 from pellucid.runs.folder import is_run
 
-Ready = ReadyClassifier | ReadyCaptioner
+Ready = ReadyClassifier | ReadyCaptioner | ReadyTranslator
 SHIPPED = Path(hub.__file__).parent / "weights"
-KINDS: tuple[type[Ready], ...] = (ReadyClassifier, ReadyCaptioner)
+KINDS: tuple[type[Ready], ...] = (ReadyClassifier, ReadyCaptioner, ReadyTranslator)
+HINTS = {
+    "classifier": "pellucid predict says what a classifier sees",
+    "captioner": "pellucid caption says what a captioner sees",
+    "translator": "pellucid translate says sentences in another language",
+}
 
 
 def load(source: str | Path, *, device: torch.device | str = "cpu", module: nn.Module | None = None) -> Any:
     """A model to ask: of a run (its best weights, else its last), of a saved folder, or a shipped one.
 
-    What comes is a `ReadyClassifier` or a `ReadyCaptioner`, as its kind is.
+    What comes is a `ReadyClassifier`, a `ReadyCaptioner` or a `ReadyTranslator`, as its kind is.
     module: for the run of a module of one's own, such a module; it gets the run's weights.
 
     >>> model = load("vit-cifar10")
@@ -85,17 +91,21 @@ def load_checkpoint(
 
 
 def load_classifier(source: str | Path, device: torch.device | str = "cpu") -> ReadyClassifier:
-    return _load_kind(ReadyClassifier, source, device, "pellucid caption says what a captioner sees")
+    return _load_kind(ReadyClassifier, source, device)
 
 
 def load_captioner(source: str | Path, device: torch.device | str = "cpu") -> ReadyCaptioner:
-    return _load_kind(ReadyCaptioner, source, device, "pellucid predict says what a classifier sees")
+    return _load_kind(ReadyCaptioner, source, device)
 
 
-def _load_kind(kind: type[Any], source: str | Path, device: torch.device | str, hint: str) -> Any:
+def load_translator(source: str | Path, device: torch.device | str = "cpu") -> ReadyTranslator:
+    return _load_kind(ReadyTranslator, source, device)
+
+
+def _load_kind(kind: type[Any], source: str | Path, device: torch.device | str) -> Any:
     ready = load(source, device=device)
     if not isinstance(ready, kind):
-        raise ValueError(f"{source} is a {ready.kind}; expected a {kind.kind} ({hint})")
+        raise ValueError(f"{source} is a {ready.kind}; expected a {kind.kind} ({HINTS[ready.kind]})")
     return ready
 
 

@@ -2,10 +2,10 @@
 
 from collections.abc import Callable
 
-from pellucid.recipes import captioner, vit
-from pellucid.runs.config import CaptionerRun, ClassifierRun
+from pellucid.recipes import captioner, translator, vit
+from pellucid.runs.config import AnyRun
 
-RECIPES: dict[str, Callable[[], ClassifierRun | CaptionerRun]] = {
+RECIPES: dict[str, Callable[[], AnyRun]] = {
     function.__name__: function
     for function in (
         vit.vit_digits,
@@ -16,11 +16,13 @@ RECIPES: dict[str, Callable[[], ClassifierRun | CaptionerRun]] = {
         captioner.captioner_scenes,
         captioner.captioner_scenes_full,
         captioner.captioner_flickr8k,
+        translator.translator_multi30k,
+        translator.translator_small,
     )
 }
 
 
-def recipe(name: str) -> ClassifierRun | CaptionerRun:
+def recipe(name: str) -> AnyRun:
     """The run that a recipe's name stands for, to be changed and trained.
 
     >>> recipe("vit_digits").duration

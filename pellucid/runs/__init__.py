@@ -1,10 +1,11 @@
 """Training runs: what decides one (`config`), and what it leaves on disk (`folder`, `checkpoints`)."""
 
 from pellucid.runs.checkpoints import Checkpoint, Checkpoints
-from pellucid.runs.config import CaptionerRun, ClassifierRun, Duration, Optim, Plan, Run
+from pellucid.runs.config import AnyRun, CaptionerRun, ClassifierRun, Duration, Optim, Plan, Run, TranslatorRun
 from pellucid.runs.folder import RunFolder
 
 __all__ = [
+    "AnyRun",
     "CaptionerRun",
     "Checkpoint",
     "Checkpoints",
@@ -14,4 +15,5 @@ __all__ = [
     "Plan",
     "Run",
     "RunFolder",
+    "TranslatorRun",
 ]

@@ -9,9 +9,11 @@ from tyro.conf import Suppress
 
 from pellucid.data.augment import Augment
 from pellucid.data.caption_sources import CaptionData
+from pellucid.data.parallel import ParallelData
 from pellucid.data.sources import DataConfig
+from pellucid.data.subwords import SubwordKind
 from pellucid.data.tokenizer import TokenizerKind
-from pellucid.models import CaptionerConfig, ViTConfig
+from pellucid.models import CaptionerConfig, TransformerConfig, ViTConfig
 
 Precision = Literal["float32", "bf16"]
 Rule = Literal["adamw", "muon", "sgd"]
@@ -81,7 +83,7 @@ class Run:
     duration: str = "10 epochs"
     """As "400 steps", "50 epochs" or "10 minutes"."""
     batch: int = 256
-    """Images in a step, over all processes."""
+    """Images in a step, over all processes; of sentences, their tokens, padding included."""
     accumulate: int = 1
     """Parts that a step is computed in, to save memory."""
     parallel: Literal["ddp", "fsdp"] = "ddp"
@@ -244,7 +246,64 @@ class CaptionerRun(PictureRun):
         )  # fmt: skip
 
 
-RUNS: dict[str, type[ClassifierRun] | type[CaptionerRun]] = {cls.kind: cls for cls in (ClassifierRun, CaptionerRun)}
+@dataclass(frozen=True)
+class Subwords:
+    """How sentences become numbers."""
+
+    kind: SubwordKind = "bpe"
+    """Pieces of words by byte-pair encoding, or by a unigram model."""
+    size: int = 8000
+    """How many pieces there are, for both languages together."""
+
+
+@dataclass(frozen=True)
+class TranslatorRun(Run):
+    """One training run of a translator, from sentences in two languages to weights."""
+
+    kind: ClassVar[str] = "translator"
+
+    model: TransformerConfig = field(default_factory=TransformerConfig)
+    """What is trained."""
+    data: ParallelData = field(default_factory=ParallelData)
+    """On which sentences."""
+    subwords: Subwords = field(default_factory=Subwords)
+    """Which pieces of words it knows."""
+    longest: int = 128
+    """Pieces of the longest sentence that is trained on; longer pairs are left out."""
+    word_dropout: float = 0.0
+    """Probability that a piece is hidden from the encoder, or from the decoder that says the next one."""
+    consistency: float = 0.0
+    """Weight of two passes with different dropout agreeing on each piece (R-Drop: Wu et al. 2021); 0 is one pass."""
+    label_smoothing: float = 0.1
+    """Share of the target that is spread over all pieces."""
+    precision: Precision = "float32"
+    """Of the forward pass; "bf16" is PyTorch's autocast. Weights and their updates are float32 in both."""
+    beam: int = 5
+    """Width of the beam in the evaluations of the run."""
+    length_penalty: float = 1.0
+    """What a sentence's log-probability is divided by, in them: its length to this power."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0 <= self.label_smoothing < 1:
+            raise ValueError(f"label_smoothing is {self.label_smoothing}; expected a share in [0, 1)")
+        if not 0 <= self.word_dropout < 1:
+            raise ValueError(f"word_dropout is {self.word_dropout}; expected a probability in [0, 1)")
+        if self.precision not in get_args(Precision):
+            raise ValueError(f"precision is {self.precision!r}; expected 'float32' or 'bf16'")
+        for name in ("consistency", "length_penalty"):
+            if not 0 <= getattr(self, name) < math.inf:
+                raise ValueError(f"{name} is {getattr(self, name)}; expected zero or more")
+        if self.beam < 1:
+            raise ValueError(f"beam is {self.beam}; expected one or more")
+        if not 2 <= self.longest <= self.model.max_length:
+            raise ValueError(
+                f"longest is {self.longest}; expected 2…{self.model.max_length}, the longest sentence of the model"
+            )
+
+
+AnyRun = ClassifierRun | CaptionerRun | TranslatorRun
+RUNS: dict[str, type[AnyRun]] = {cls.kind: cls for cls in (ClassifierRun, CaptionerRun, TranslatorRun)}
 
 
 @dataclass(frozen=True)

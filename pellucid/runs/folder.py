@@ -16,7 +16,7 @@ from typing import Any
 from pellucid.config import brief, from_json, read_json, to_json
 from pellucid.files import make_folder, sync_handle, write_bytes, write_json, write_text
 from pellucid.runs.checkpoints import Checkpoints
-from pellucid.runs.config import RUNS, CaptionerRun, ClassifierRun, Plan, Run
+from pellucid.runs.config import RUNS, AnyRun, CaptionerRun, ClassifierRun, Plan, Run
 from pellucid.runs.environment import describe_environment
 from pellucid.runs.log import Log, read_lines
 
@@ -81,7 +81,7 @@ class RunFolder:
         finally:
             os.close(handle)
 
-    def run(self) -> ClassifierRun | CaptionerRun:
+    def run(self) -> AnyRun:
         """The run, as it was begun."""
         if not self.config_file.is_file():
             raise ValueError(f"{self.path} holds no run: there is no {CONFIG} in it")
@@ -168,7 +168,7 @@ def kind_of_run(config: Mapping[str, Any]) -> str:
     return str(config.get("kind", CaptionerRun.kind if "critical" in config else ClassifierRun.kind))
 
 
-def run_from_json(config: Any) -> ClassifierRun | CaptionerRun:
+def run_from_json(config: Any) -> AnyRun:
     if not isinstance(config, dict):
         return from_json(ClassifierRun, config)  # which says what is wrong
     kind = kind_of_run(config)

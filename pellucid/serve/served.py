@@ -7,16 +7,20 @@ from typing import Any
 
 import torch
 
-from pellucid.ready import ReadyModel, load, shipped
+from pellucid.ready import ReadyModel, ReadyTranslator, load, shipped
 
 
 def load_all(names: Sequence[str], device: torch.device | str = "cpu") -> dict[str, ReadyModel]:
-    """Shipped ones by their name, others by their folder's."""
+    """Shipped ones by their name, others by their folder's; the page looks at pictures, and leaves out what can't."""
     sources = list(dict.fromkeys(names or shipped()))
     called = [name if name in shipped() else Path(name).expanduser().resolve().name for name in sources]
     if twice := [name for name, times in Counter(called).items() if times > 1]:
         raise ValueError(f"several models are called {twice[0]!r}; rename a folder, so that they can be told apart")
-    return {name: load(source, device=device) for name, source in zip(called, sources, strict=True)}
+    models = {name: load(source, device=device) for name, source in zip(called, sources, strict=True)}
+    readers = [name for name, model in models.items() if isinstance(model, ReadyTranslator)]
+    if names and readers:
+        raise ValueError(f"{readers[0]} reads sentences, and the page shows pictures; ask it by pellucid translate")
+    return {name: model for name, model in models.items() if name not in readers}
 
 
 def describe_model(model: ReadyModel) -> dict[str, Any]:

@@ -86,10 +86,12 @@ class Engine:
         self.state = State(task.model, self.average, self.optimizers)
         self.checkpoints = CheckpointWriter(folder.checkpoints, self.processes) if folder else None
         self.loss = torch.compile(task.loss) if run.compile else task.loss
-        self.graph: _Graph | None = None
+        self.graphs: dict[Any, _Graph] = {}  # by the shapes of a step
+        self.captures = run.graphs and device.type == "cuda"
+        self.capturing = 0.0  # seconds of it since the last flush: no part of training
         self.best: float | None = None
         self.figures: dict[str, float] = {}
-        self.seconds = 0.0
+        self.seconds = self.warm_up = 0.0
 
     def fit(self) -> Result:
         """Train to the end, from the last checkpoint if the folder holds one."""
@@ -98,14 +100,20 @@ class Engine:
             start = facts.step if facts else 0
             if facts:
                 self.best, self.figures, self.seconds = facts.best, facts.figures, facts.seconds
-            warm_up = self._warm_up(start)
+            self.warm_up = self._warm_up(start)
             plan = self._plan()
             if self.folder and self.processes.first:
                 self.folder.cut_log(start)
             self.observer.began(start, plan.steps)
             self._loop(start, plan, signals)
         return Result(
-            plan.steps, plan.steps * self.task.batch, self.seconds, warm_up, self.figures, self.best, self.task.score
+            plan.steps,
+            plan.steps * self.task.batch,
+            self.seconds,
+            self.warm_up,
+            self.figures,
+            self.best,
+            self.task.score,
         )
 
     def _loop(self, start: int, plan: Plan, signals: list[int]) -> None:
@@ -134,11 +142,25 @@ class Engine:
 
     def _step(self, step: int, steps: int, parts: list[tuple[Any, ...]]) -> Tensor:
         """Move the weights once; the loss and the metrics of the batch, still on the device."""
+        graph = self._graph(parts) if self.captures else None
         torch.manual_seed(_mixed(self.run.seed, step, self.processes.rank))  # dropout too is a function of the step
         set_rate(self.optimizers, schedule(self.run.optim, step, steps))
         if self.average:  # the average of the first steps forgets faster, or it would remember the initial weights
             self.keep.fill_(min(self.run.optim.ema, (1 + step) / (10 + step)))
-        return self.graph.replay(parts) if self.graph else self._update(parts)
+        return graph.replay(parts) if graph else self._update(parts)
+
+    def _graph(self, parts: list[tuple[Any, ...]]) -> "_Graph":
+        """The step as a graph; a step of a new shape is captured, and every value put back."""
+        shapes = tuple(tensor.shape for batch in parts for tensor in batch)
+        if shapes not in self.graphs:
+            begun = time.perf_counter()
+            with self.state.untouched():
+                if self.run.compile:
+                    self._update(parts)
+                self.graphs[shapes] = _Graph(self, parts)
+            self._synchronise()
+            self.capturing += time.perf_counter() - begun
+        return self.graphs[shapes]
 
     def _update(self, parts: list[tuple[Any, ...]]) -> Tensor:
         self.network.train()
@@ -171,16 +193,14 @@ class Engine:
         """Compile and capture on real batches, then put every value back. Returns the seconds it took."""
         if self.device.type == "cpu":
             keep_freed_memory()
-        graphs = self.run.graphs and self.device.type == "cuda"
-        if not (self.run.compile or graphs):
+        if not (self.run.compile or self.captures):
             return 0.0
         begun = time.perf_counter()
         with self.state.untouched():
             parts = next(iter(self.task.batches(start, start + 1)))
             self._step(start, start + 100, parts)
-            if graphs:
-                self.graph = _Graph(self, parts)
             self._synchronise()
+        self.capturing = 0.0
         return time.perf_counter() - begun
 
     def _plan(self) -> Plan:
@@ -247,7 +267,8 @@ class Engine:
     def _flush(self, pending: "_Pending", begun: float) -> None:
         """Write what the steps since the last flush were like. A loss that is no number ends the run."""
         figures = self.processes.mean(torch.stack(pending.figures)).tolist()
-        spent = time.perf_counter() - begun
+        spent = time.perf_counter() - begun - self.capturing
+        self.warm_up, self.capturing = self.warm_up + self.capturing, 0.0
         self.seconds += spent
         rate = round(len(figures) * self.task.batch / spent, 1)
         lines = [
@@ -334,7 +355,8 @@ class _Graph:
                 engine._update(self.inputs)
         torch.cuda.current_stream().wait_stream(stream)
         self.graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self.graph):
+        others = next(iter(engine.graphs.values()), None)  # they run one after the other, and share their memory
+        with torch.cuda.graph(self.graph, pool=None if others is None else others.graph.pool()):
             self.figures = engine._update(self.inputs)
 
     def replay(self, parts: list[tuple[Any, ...]]) -> Tensor:

@@ -12,16 +12,17 @@ import torch
 from torch import nn
 
 from pellucid.config import override
+from pellucid.data.subwords import SubwordTokenizer
 from pellucid.data.tokenizer import CaptionTokenizer
 from pellucid.devices import pick_device
-from pellucid.models import Captioner, ViT
+from pellucid.models import Captioner, Transformer, ViT
 from pellucid.models.sizes import TRAINED, check_memory, outline
 from pellucid.ready import load
 from pellucid.recipes import RECIPES, recipe
-from pellucid.runs import CaptionerRun, ClassifierRun, Run, RunFolder
+from pellucid.runs import CaptionerRun, ClassifierRun, Run, RunFolder, TranslatorRun
 from pellucid.runs.checkpoints import fill_module
 from pellucid.runs.folder import HELD_OUT, TOKENIZER
-from pellucid.training import caption, classify
+from pellucid.training import caption, classify, translate
 from pellucid.training.distributed import Processes, joined
 from pellucid.training.engine import Engine, Result
 from pellucid.training.progress import RunDisplay
@@ -84,6 +85,10 @@ def train_run(
             if module is not None:
                 raise ValueError("a module of one's own is trained to classify; a captioner is made by its recipe")
             return trainer.train_captioner(run, dataset)
+        if isinstance(run, TranslatorRun):
+            if module is not None or dataset is not None:
+                raise ValueError("a translator is made by its recipe, from text in files; leave out module and dataset")
+            return trainer.train_translator(run)
         assert isinstance(run, ClassifierRun)
         return trainer.train_classifier(run, dataset, module)
     except (MemoryError, RuntimeError) as error:
@@ -112,6 +117,8 @@ def check_room(run: Run, device: torch.device, processes: Processes) -> None:
     if isinstance(run, CaptionerRun):
         encoder = replace(run.model.encoder, image=run.model.encoder.patch)
         module = outline(Captioner, replace(run.model, encoder=encoder))
+    elif isinstance(run, TranslatorRun):
+        module = outline(Transformer, run.model)
     else:
         assert isinstance(run, ClassifierRun)
         module = outline(ViT, replace(run.model, image=run.model.patch))
@@ -165,6 +172,14 @@ class Trainer:
         last = self._fit(second, resolved.second_stage, inner, begins=begins, files=files)
         both = {name: getattr(first, name) + getattr(last, name) for name in ("steps", "images", "seconds", "warm_up")}
         return self._make_ready(replace(last, **both), second)
+
+    def train_translator(self, run: TranslatorRun) -> Result:
+        tokenizer = SubwordTokenizer.load(self.folder.tokenizer_file) if self.folder and self.resume else None
+        resolved, sentences, tokenizer = translate.resolve(run, tokenizer)
+        self._check_same(run, resolved)
+        task = translate.Translating(resolved, sentences, tokenizer, self.device, self.processes)
+        files = {TOKENIZER: tokenizer.to_json() + "\n"}
+        return self._make_ready(self._fit(task, resolved, self.folder, begins=not self.resume, files=files), task)
 
     def _fit(
         self, task: Task, run: Run, folder: RunFolder | None, *, begins: bool, files: dict[str, str] | None = None

@@ -1,0 +1,143 @@
+"""What parallel text holds, and what is wrong with it."""
+
+import unicodedata
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from pellucid.data.parallel import TABLES, ParallelData, TextPairs, list_splits, load_pairs
+
+ODD_RATIO, ODD_WORDS = 3.0, 5  # one side has so many times the words of the other, and so many more
+NAMED = 3  # of each problem
+USUAL = 0.99  # share of a language's letters that are of its usual scripts
+
+
+@dataclass(frozen=True)
+class TextInspection:
+    """Counts by split, and by problem the first places where it stands and how often that is."""
+
+    name: str
+    direction: tuple[str, str]
+    pairs: dict[str, int]
+    words: dict[str, tuple[float, float]]
+    problems: dict[str, tuple[int, list[str]]] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        lines = [f"{self.name}: {self.direction[0]} and {self.direction[1]}", ""]
+        for split, count in self.pairs.items():
+            first, second = self.words[split]
+            lines.append(f"  {split}: {count:,} pairs, {first:.1f} and {second:.1f} words each")
+        for problem, (count, places) in self.problems.items():
+            more = f" and {count - len(places):,} more" if count > len(places) else ""
+            lines += ["", f"{problem}: {count:,}", *(f"  {place}" for place in places)]
+            lines[-1] += more
+        return "\n".join(lines if self.problems else [*lines, "", "no problems found"])
+
+
+def holds_text(name: str) -> bool:
+    """Whether a name means parallel text: two files, a folder with splits in two languages, or lines of pairs."""
+    first, comma, second = name.partition(",")
+    if comma:
+        return Path(first).expanduser().is_file() and Path(second).expanduser().is_file()
+    path = Path(name).expanduser()
+    return (
+        path.is_dir()
+        and bool(list_splits(path, find_languages(path)))
+        and not any(file.name.removesuffix(".gz").endswith(TABLES) for file in path.iterdir())
+    )
+
+
+def find_languages(folder: Path) -> tuple[str, str]:
+    """Two languages that the folder's files end in, English first, then those that have the most files."""
+    ends = Counter(
+        end
+        for path in folder.iterdir()
+        if path.is_file() and len(end := path.name.removesuffix(".gz").rpartition(".")[2]) in (2, 3) and end.isalpha()
+    )
+    order = sorted(ends, key=lambda end: (end != "en", -ends[end], end))
+    return (order[0], order[1]) if len(order) > 1 else ("en", "de")
+
+
+def inspect_text(config: ParallelData) -> TextInspection:
+    """Everything that can be told without training; sides that can't be put together are told, too."""
+    direction = (config.source, config.target)
+    folder = Path(config.name).expanduser()
+    splits = list_splits(folder, direction) if folder.is_dir() else ["all"]
+    found: dict[str, TextPairs] = {}
+    broken: list[str] = []
+    for split in splits:
+        try:
+            found[split] = load_pairs(config, split)
+        except ValueError as error:
+            broken.append(str(error))
+    problems = {"not put together": broken, **dict(_problems(found))}
+    return TextInspection(
+        config.name,
+        direction,
+        {split: len(pairs) for split, pairs in found.items()},
+        {split: (_mean_words(pairs.sources), _mean_words(pairs.targets)) for split, pairs in found.items()},
+        {name: (len(places), places[:NAMED]) for name, places in problems.items() if places},
+    )
+
+
+def _problems(found: dict[str, TextPairs]) -> Iterable[tuple[str, list[str]]]:
+    every = [
+        (split, i, *pair)
+        for split, p in found.items()
+        for i, pair in enumerate(zip(p.sources, p.targets, strict=True), 1)
+    ]
+    place = lambda split, i, text="": f"{split} line {i:,}" + (f": {text[:60]}" if text else "")  # noqa: E731
+    yield "an empty side", [place(s, i) for s, i, a, b in every if not (a.strip() and b.strip())]
+    yield "the same on both sides", [place(s, i, a) for s, i, a, b in every if a == b and len(a.split()) > 1]
+    odd = []
+    for s, i, a, b in every:
+        few, many = sorted((len(a.split()), len(b.split())))
+        if few and many > ODD_RATIO * few and many - few >= ODD_WORDS:
+            odd.append(place(s, i, f"{len(a.split())} and {len(b.split())} words"))
+    yield "odd lengths", odd
+    for side, name in ((2, "source"), (3, "target")):
+        usual = _usual_scripts(each[side] for each in every)
+        strange = [place(e[0], e[1], e[side]) for e in every if _scripts(e[side]) - usual]
+        yield f"letters of another script in the {name}", strange
+    first = "train" if "train" in found else next(iter(found), "")
+    known = set(found[first].sources) if found else set()
+    yield (
+        f"sources of {first} in another split",
+        [place(s, i, a) for s, i, a, _ in every if s != first and a in known and a],
+    )
+    counts = Counter((s, a, b) for s, _, a, b in every)
+    yield "pairs that are there twice", [f"{s}: {a[:60]}" for (s, a, _), times in counts.items() if times > 1 and a]
+
+
+def _usual_scripts(texts: Iterable[str]) -> set[str]:
+    """The scripts of all but a few letters."""
+    counts = Counter(script for text in texts for script in map(_script, filter(str.isalpha, text)))
+    usual: set[str] = set()
+    for script, _ in counts.most_common():
+        if sum(counts[each] for each in usual) >= USUAL * counts.total():
+            break
+        usual.add(script)
+    return usual
+
+
+def _scripts(text: str) -> set[str]:
+    return {_script(letter) for letter in text if letter.isalpha()}
+
+
+def _script(letter: str) -> str:
+    """The first word of its name: LATIN, CYRILLIC, CJK …"""
+    return unicodedata.name(letter, "?").partition(" ")[0]
+
+
+def _mean_words(sentences: list[str]) -> float:
+    return sum(len(sentence.split()) for sentence in sentences) / max(1, len(sentences))
+
+
+def in_languages(config: ParallelData) -> ParallelData:
+    """The config with the languages that a folder has."""
+    folder = Path(config.name).expanduser()
+    if not folder.is_dir():
+        return config
+    source, target = find_languages(folder)
+    return replace(config, source=source, target=target)
