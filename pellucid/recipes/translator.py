@@ -11,7 +11,11 @@ from pellucid.runs.config import Optim, Subwords, TranslatorRun
 
 
 def translator_multi30k() -> TranslatorRun:
-    """pellucid train translator_multi30k --data.name PATH: any pair of en, de, fr and cs, on one H200."""
+    """pellucid train translator_multi30k --data.name PATH: any pair of en, de, fr and cs, on one H200.
+
+    Evidence: sacreBLEU on the test of 2016, means of three seeds: en→de 39.5, de→en 43.3, en→fr 60.4; 197 s of training
+    with nine runs side by side; 6.0 million parameters. NVIDIA H200, 2026-11-19.
+    """
     return TranslatorRun(
         recipe="translator_multi30k",
         model=TransformerConfig(
@@ -42,12 +46,12 @@ def translator_small() -> TranslatorRun:
         recipe="translator_small",
         model=replace(
             full.model, width=128, encoder_layers=3, decoder_layers=2, hidden=384, norm_kind="layer", qk_norm=False,
-            dropout=0.0, attention_dropout=0.0,
+            dropout=0.1, attention_dropout=0.0,
         ),
         subwords=Subwords(size=4000),
         optim=replace(full.optim, lr=4e-3, muon_lr=0.02, ema=0.995),
-        duration="6 epochs",
-        batch=1024,
+        duration="18 epochs",
+        batch=2048,
         word_dropout=0.0,
         precision="float32",
         graphs=False,
