@@ -126,7 +126,7 @@ def draw_field(p: FieldSettings, m: FieldMeasurement) -> Drawing:
     lines = {f"{name}, {what}": field[name] for what, field in (("reach", m.reach), ("effective", m.effective))
              for name in field}  # fmt: skip
     maps = [
-        heatmap(f"{name}: the first layer's middle", counts, rows="y", columns="x", high=float(counts.max()),
+        heatmap(f"{name}: the corner, after layer 1", counts, rows="y", columns="x", high=float(counts.max()),
                 unit="share of the squared gradient")
         for name, counts in m.counts.items()
     ]  # fmt: skip
