@@ -66,8 +66,11 @@ export function makeColumns(actions) {
     const { state, look } = seen;
     const most = Math.max(look.layer.nQueries, look.layer.nKeys);
     row = Math.round(parseFloat(getComputedStyle(scroll).fontSize) * 1.6);
-    scroll.style.height = `${Math.min(most, MOST_ROWS) * row + 2}px`;
+    const height = Math.min(most, MOST_ROWS) * row;
+    scroll.style.height = `${height + 2}px`;
+    canvas.style.height = `${height}px`;
     room.style.height = `${most * row}px`;
+    room.style.marginTop = `${-height}px`;
     const top = state.token * row;
     const hidden = top < scroll.scrollTop || top + row > scroll.scrollTop + scroll.clientHeight;
     if (hidden && followed !== state.token) scroll.scrollTop = top - scroll.clientHeight / 2;
@@ -81,7 +84,6 @@ export function makeColumns(actions) {
   function draw(seen) {
     const { state, look } = seen;
     const [width, height] = [Math.max(scroll.clientWidth, 200), scroll.clientHeight];
-    room.style.marginTop = `${-height}px`;
     const context = sharp(canvas, width, height);
     context.clearRect(0, 0, width, height);
     const [from, until] = [Math.floor(scroll.scrollTop / row), Math.ceil((scroll.scrollTop + height) / row)];

@@ -14,6 +14,7 @@ import { queryLabel, visible } from "./streams.js";
 import { makeWork } from "./work.js";
 
 const LEAST = 8; // tokens in sight, at the nearest
+const SPREAD = 16; // every so many rows are computed first: the whole is seen early
 
 /** @param {Actions} actions */
 export function makeMatrix(actions) {
@@ -170,7 +171,8 @@ function* pool(pooled, sight, layer, head, beta, changed) {
   const order = Array.from({ length: sight.queries }, (_, i) => i);
   const first = order.filter((i) => i === 0 || rowOf(i) !== rowOf(i - 1));
   const seen = new Set(first);
-  for (const i of [...first, ...order.filter((each) => !seen.has(each))]) {
+  const coarse = first.toSorted((a, b) => (a % SPREAD) - (b % SPREAD) || a - b);
+  for (const i of [...coarse, ...order.filter((each) => !seen.has(each))]) {
     const row = headRow(layer, head, sight.query + i, beta, changed);
     const at = rowOf(i) * pooled.columns;
     for (let key = 0; key < sight.keys; key++) {
