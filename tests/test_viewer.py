@@ -18,7 +18,7 @@ from torch.testing import assert_close
 
 import pellucid
 from pellucid.data.scenes import SceneConfig, make_scenes
-from pellucid.explain.trace import Layer, Map, Tokens, Trace
+from pellucid.explain.trace import Layer, Map, SeenPicture, Stream, Trace
 from pellucid.ops.exact import weight_rows
 from pellucid.ready import load_captioner, load_classifier
 from pellucid.views.bundle import from_bytes, save_trace, to_bytes
@@ -94,7 +94,8 @@ def large() -> Trace:
         for i in range(12)
     ]
     image = torch.randint(256, (3, 224, 224), generator=made, dtype=torch.uint8)
-    return Trace("random", "classifier", image, (Tokens("image", RANDOM_LABELS, (14, 14)),), tuple(layers), (), (), ())
+    streams = (Stream.patches("image", RANDOM_LABELS, (14, 14)),)
+    return Trace("random", "classifier", streams, (SeenPicture("image", image),), tuple(layers), (), (), ())
 
 
 def layers() -> dict[str, Layer]:
@@ -120,8 +121,8 @@ def layers() -> dict[str, Layer]:
 
 def alone(layer: Layer) -> Trace:
     """A trace of one layer."""
-    tokens = (Tokens("queries", ("?",) * 4, None), Tokens("keys", ("!",) * 6, None))
-    return Trace("", "classifier", torch.zeros(1, 4, 4, dtype=torch.uint8), tokens, (layer,), (), (), ())
+    streams = (Stream("queries", "tokens", ("?",) * 4), Stream("keys", "tokens", ("!",) * 6))
+    return Trace("", "classifier", streams, (), (layer,), (), (), ())
 
 
 def replaced(layer: Layer, **changes: Any) -> Layer:
@@ -175,7 +176,7 @@ def explore(view: Any, seen: Trace) -> None:
     row = truth(layer)[:, 10].mean(0)
     assert f"{entropy_of(row):.2f} nats" in spread(view)
     first = view.locator(".pl-top button").first.inner_text().split("\n")
-    assert first[0] == seen.tokens[0].labels[int(row.argmax())]
+    assert first[0] == seen.streams[0].labels[int(row.argmax())]
     assert float(first[-1]) == pytest.approx(float(row.max()), rel=5e-3)
 
     click(view, 1, 2)
@@ -193,7 +194,7 @@ def explore(view: Any, seen: Trace) -> None:
     slider.press("End")
     assert "β = ∞: hard" in view.locator(".pl-circumstances").inner_text()
     assert "1.0 of 64" in spread(view)
-    best = seen.tokens[0].labels[int(truth(layer)[2, 10].argmax())]
+    best = seen.streams[0].labels[int(truth(layer)[2, 10].argmax())]
     assert view.locator(".pl-top button").first.inner_text().startswith(best)
     slider.press("Home")
     assert "64.0 of 64" in spread(view)
@@ -365,7 +366,7 @@ def test_methods(served, ship):
         view.get_by_label("Method", exact=True).select_option(stored.method)
         assert headline(view) == f"{stored.method.capitalize()}: what counts for “ship”"
         first = view.locator(".pl-top button").first.inner_text().split("\n")
-        assert first[0] == ship.tokens[0].labels[int(stored.values.argmax())]
+        assert first[0] == ship.streams[0].labels[int(stored.values.argmax())]
         assert float(first[-1]) == pytest.approx(float(stored.values.max()), rel=5e-3)
 
 
@@ -572,10 +573,11 @@ def test_other_peoples_tokens_have_no_picture(visit, tmp_path):
     layer = Layer(
         "attention", "tokens", "tokens", torch.randn(2, 5, 4), torch.randn(2, 5, 4), 0.5, False, None, torch.ones(2, 5)
     )
-    tokens = (Tokens("tokens", tuple("abcde"), None), Tokens("image", ("all",), (1, 1)))
+    streams = (Stream("tokens", "tokens", tuple("abcde")), Stream.patches("image", ("all",), (1, 1)))
     stored = Map("input gradient", "x", None, torch.tensor([-2.0]))
     image = torch.full((1, 4, 4), 200, dtype=torch.uint8)
-    to_html(Trace("", "classifier", image, tokens, (layer,), (("x", 1.0),), (), (stored,)), tmp_path / "a.html")
+    pictures = (SeenPicture("image", image),)
+    to_html(Trace("", "classifier", streams, pictures, (layer,), (("x", 1.0),), (), (stored,)), tmp_path / "a.html")
     view = visit((tmp_path / "a.html").as_uri())
     view.get_by_role("group", name="Read").get_by_role("button").nth(1).wait_for()
     view.get_by_label("Method", exact=True).select_option("input gradient")
