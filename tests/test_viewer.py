@@ -406,8 +406,8 @@ def test_keyboard_and_ears(served):
     view.get_by_role("radio", name="mean over heads").focus()
     view.keyboard.press("ArrowRight")
     assert view.evaluate("viewer.state().head") == "max"
-    unnamed = "[...document.querySelectorAll('canvas, button, select, input')].filter(each => !each.closest('[hidden], [aria-hidden]') && "
-    unnamed += "!each.ariaLabel && !each.innerText && !each.labels?.length).length"
+    unnamed = """[...document.querySelectorAll("canvas, button, select, input")].filter((each) => !each.ariaLabel &&
+        !each.closest("[hidden], [aria-hidden]") && !each.innerText && !each.labels?.length).length"""
     assert view.evaluate(unnamed) == 0
 
 
