@@ -1,6 +1,5 @@
 """A vision transformer that begins with what another one has learned: its tokens' maker, its blocks, its positions."""
 
-from collections.abc import Sequence
 from dataclasses import fields, replace
 
 import torch
@@ -67,7 +66,7 @@ def check_alike(own: ViTConfig, source: ViTConfig) -> None:
         raise ValueError(f"the vision transformer doesn't fit the encoder: it has {'; '.join(pairs)}")
 
 
-def _lead(vit: ViT) -> Sequence[Tensor]:
+def _lead(vit: ViT) -> list[Tensor]:
     """The tokens that stand before those of the patches, as they may go on: the registers alone, or all."""
-    parts = [each.tokens for each in (vit.class_token, vit.register_tokens) if each is not None]
+    parts: list[Tensor] = [each.tokens for each in (vit.class_token, vit.register_tokens) if each is not None]
     return [*parts[-1:], torch.cat(parts)] if parts else []
