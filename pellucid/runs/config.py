@@ -14,6 +14,7 @@ from pellucid.data.sources import DataConfig
 from pellucid.data.subwords import SubwordKind
 from pellucid.data.tokenizer import TokenizerKind
 from pellucid.models import CaptionerConfig, TransformerConfig, ViTConfig
+from pellucid.runs.tuning import Tune
 
 Precision = Literal["float32", "bf16"]
 Rule = Literal["adamw", "muon", "sgd"]
@@ -80,6 +81,8 @@ class Run:
     """The name it was made by."""
     optim: Optim = field(default_factory=Optim)
     """How gradients become steps."""
+    tune: Tune = field(default_factory=Tune)
+    """What stays and what moves, for a model that begins with trained weights."""
     duration: str = "10 epochs"
     """As "400 steps", "50 epochs" or "10 minutes"."""
     batch: int = 256
@@ -118,6 +121,10 @@ class Run:
 class PictureRun(Run):
     """What runs on pictures share."""
 
+    start: str | None = None
+    """What the encoder of pictures begins as: a shipped name, the folder of a run or of a saved model, weights of timm,
+    Hugging Face, torchvision or of an nn.TransformerEncoder (a folder or a file), or OWNER/MODEL on the Hub. Its shape
+    and its normalisation are taken over."""
     augment: Augment = field(default_factory=Augment)
     """What happens to the pictures first; where one is flipped, "left" and "right" change places in its captions."""
     label_smoothing: float = 0.0
@@ -214,8 +221,6 @@ class CaptionerRun(PictureRun):
     """Weight, 0…1, of predicting all words at once from the picture alone (Tschannen et al. 2023)."""
     bag: float = 0.0
     """Weight of naming, in one breath and in no order, every word of every caption that a picture has."""
-    start: str | None = None
-    """A trained vision transformer to begin the encoder with: a run's folder, a saved folder, or a shipped name."""
     beam: int = 1
     """Width of the beam in the evaluations of the run."""
     critical: Critical = field(default_factory=Critical)
@@ -242,7 +247,7 @@ class CaptionerRun(PictureRun):
             return None
         return replace(
             self, optim=c.optim, duration=c.duration, batch=c.batch, augment=c.augment, evaluate_every=c.evaluate_every,
-            accumulate=1, compile=False, graphs=False,
+            accumulate=1, compile=False, graphs=False, tune=replace(self.tune, thaw=0.0),
         )  # fmt: skip
 
 

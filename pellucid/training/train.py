@@ -25,8 +25,11 @@ from pellucid.runs.folder import HELD_OUT, TOKENIZER
 from pellucid.training import caption, classify, translate
 from pellucid.training.distributed import Processes, joined
 from pellucid.training.engine import Engine, Result
+from pellucid.training.lora import merge
 from pellucid.training.progress import RunDisplay
+from pellucid.training.start import begin, begin_with
 from pellucid.training.task import Task
+from pellucid.training.tuning import prepare
 
 OWN = "own"  # what a run says its data is called if it was given in Python
 
@@ -75,9 +78,10 @@ def train_run(
     tensorboard: bool = False,
 ) -> Result:
     """Load the data, train, and keep everything in the run's folder; without one, nothing is kept."""
-    trainer = Trainer(folder, device, processes or Processes(), resume, progress, tensorboard)
     if folder is not None:
         check_place(folder, resume)
+    run, source = begin(run, folder, module)
+    trainer = Trainer(folder, device, processes or Processes(), resume, progress, tensorboard, source)
     if module is None:
         check_room(run, device, trainer.processes)
     try:
@@ -135,6 +139,7 @@ class Trainer:
     resume: bool
     progress: bool
     tensorboard: bool
+    source: ViT | None  # what the model begins as
 
     def train_classifier(self, run: ClassifierRun, dataset: Any, module: nn.Module | None) -> Result:
         if run.module is not None and module is None:
@@ -144,6 +149,8 @@ class Trainer:
         resolved, splits = classify.resolve(self._name_data(named, dataset), dataset, kept)
         self._check_same(run, resolved)
         task = classify.Classification(resolved, splits, self.device, self.processes, module)
+        if self.source is not None:
+            begin_with(task.model, self.source)
         files = {HELD_OUT: json.dumps(splits.held_out) + "\n"} if splits.held_out else {}
         first = self._fit(task, resolved, self.folder, begins=not self.resume, files=files)
         return self._make_ready(first, task, module)
@@ -155,6 +162,8 @@ class Trainer:
         resolved, splits, tokenizer = caption.resolve(self._name_data(run, dataset), tokenizer, dataset)
         self._check_same(run, resolved)
         task = caption.Captioning(resolved, splits, tokenizer, self.device, self.processes)
+        if self.source is not None:
+            begin_with(task.model, self.source)
         files = {TOKENIZER: tokenizer.to_json() + "\n"}
         first = self._fit(task, resolved, folder, begins=not self.resume, files=files)
         if resolved.second_stage is None:
@@ -195,10 +204,12 @@ class Trainer:
                     board = folder if self.tensorboard else None
                     display = meanwhile.enter_context(RunDisplay(run.recipe, tensorboard=board))
             self.processes.wait()
+            prepare(task.model, run)
             engine = Engine(task, run, self.device, folder=folder, processes=self.processes, observer=display)
             result = engine.fit()
             if folder is None:
                 engine.keep_average()
+                merge(task.model)
             return result
 
     def _make_ready(self, result: Result, task: Any, module: nn.Module | None = None) -> Result:
