@@ -1,7 +1,7 @@
 """From image files to a listing, and from a listing to sets: which size, in memory or not."""
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -76,10 +76,20 @@ def list_folder(root: Path) -> Listing:
 
 
 def gather(
-    listing: Listing, splits: Mapping[str, Entries], size: Size | None, unreadable: Unreadable, how: How = USUAL
+    listing: Listing,
+    splits: Mapping[str, Entries],
+    size: Size | None,
+    unreadable: Unreadable,
+    how: How = USUAL,
+    check: Callable[[Size], None] | None = None,
 ) -> dict[str, Images]:
-    """Sets of these images of a listing, by split. Their size and channels are those of the whole listing."""
+    """Sets of these images of a listing, by split. Their size and channels are those of the whole listing.
+
+    check: is told the size before anything is decoded.
+    """
     size, channels = shape_of((item for entries in listing.splits.values() for item, _ in entries), size)
+    if check is not None:
+        check(size)
     total = sum(map(len, splits.values()))
     parts: dict[str, Images] = {}
     for split, entries in splits.items():

@@ -2,7 +2,7 @@
 
 import difflib
 import logging
-from collections.abc import Mapping, Sequence, Sized
+from collections.abc import Callable, Mapping, Sequence, Sized
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -68,8 +68,10 @@ class Splits:
     held_out: HeldOut = field(default_factory=dict)
 
 
-def load_images(config: DataConfig, kept: HeldOut | None = None) -> Splits:
+def load_images(config: DataConfig, kept: HeldOut | None = None, check: Callable[[Size], None] | None = None) -> Splits:
     """The images that a config asks for. kept: what the run held out that goes on with them.
+
+    check: is told the images' size before they are decoded.
 
     >>> splits = load_images(DataConfig("digits", held_out=100))
     >>> splits.train.shape, len(splits.train), len(splits.validation), len(splits.test)
@@ -81,7 +83,7 @@ def load_images(config: DataConfig, kept: HeldOut | None = None) -> Splits:
     else:
         division = divide(listing, config.held_out, kept)
         unreadable = Unreadable(config.strict, config.tolerated)
-        parts = gather(listing, division.splits, config.size, unreadable, how_to_read(config))
+        parts = gather(listing, division.splits, config.size, unreadable, how_to_read(config), check)
         held_out = division.held_out(counted=config.held_out > 0)
     return Splits(parts["train"], parts.get("validation"), parts.get("test"), held_out)
 

@@ -1,5 +1,6 @@
 """Classification as a task: images, labels, cross-entropy, accuracy."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -9,6 +10,7 @@ from torch import Tensor, nn
 
 from pellucid.data.augment import augment
 from pellucid.data.division import HeldOut
+from pellucid.data.images import Size
 from pellucid.data.loader import Share
 from pellucid.data.sources import Splits, load_images, split_own, statistics
 from pellucid.evaluation.accuracy import evaluate_classifier
@@ -20,12 +22,15 @@ from pellucid.training.pictures import OnPictures, evaluated_on
 from pellucid.training.task import Metrics
 
 
-def resolve(run: ClassifierRun, data: Any = None, kept: HeldOut | None = None) -> tuple[ClassifierRun, Splits]:
+def resolve(
+    run: ClassifierRun, data: Any = None, kept: HeldOut | None = None, check: Callable[[Size], None] | None = None
+) -> tuple[ClassifierRun, Splits]:
     """The run with what only its data knows (classes, channels, image size, normalisation), and the data.
 
     data: a set of one's own, or several by split, instead of what the run names. kept: what it held out before.
+    check: is told the images' size before they are decoded.
     """
-    splits = load_images(run.data, kept) if data is None else split_own(data, run.data)
+    splits = load_images(run.data, kept, check) if data is None else split_own(data, run.data)
     train = splits.train
     channels, height, width = train.shape
     mean, std = (run.model.mean, run.model.std) if run.model.mean and run.model.std else statistics(train)

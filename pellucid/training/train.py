@@ -2,8 +2,10 @@
 
 import json
 import os
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import chain, count
 from pathlib import Path
 from typing import Any
@@ -25,7 +27,10 @@ from pellucid.runs.folder import HELD_OUT, TOKENIZER
 from pellucid.training import caption, classify, translate
 from pellucid.training.distributed import Processes, joined
 from pellucid.training.engine import Engine, Result
+from pellucid.training.fitting import Told, check_tokens, fit_held_out, fit_run, settle_task
+from pellucid.training.pictures import OnPictures, evaluation_split
 from pellucid.training.progress import RunDisplay
+from pellucid.training.summary import show, summarise
 from pellucid.training.task import Task
 
 OWN = "own"  # what a run says its data is called if it was given in Python
@@ -49,14 +54,16 @@ def train(
     module: one's own, that makes logits (b classes) of normalised images (b c y x); trained instead of the recipe's.
     dataset: one's own instead of the recipe's: any dataset of (image, label) with `__getitem__`, or several by split,
         {"train": …, "validation": …, "test": …}.
-    changes: fields of the run, as duration="5 epochs" or optim={"lr": 1e-3}.
+    changes: fields of the run, as duration="5 epochs" or optim={"lr": 1e-3}. Of a recipe, batch, precision and
+        compiling are fitted to the data and the machine unless they are among them; a run is trained as it is.
 
     >>> result = train("vit_digits", duration="2 steps", model={"depth": 1}, progress=False)
     >>> result.steps, result.model.labels[:3]
     (2, ('0', '1', '2'))
     """
     run, folder, resume = _settle(source, None if out is None else RunFolder(out), resume, changes)
-    how = {"module": module, "dataset": dataset, "progress": progress, "tensorboard": tensorboard}
+    told = None if resume or isinstance(source, Run) else set(name_fields(changes))
+    how = {"told": told, "module": module, "dataset": dataset, "progress": progress, "tensorboard": tensorboard}
     device = pick_device(run.device)
     with joined(device) as processes:
         return train_run(run, folder, device, processes, resume=resume, **how)
@@ -73,9 +80,13 @@ def train_run(
     dataset: Any = None,
     progress: bool = True,
     tensorboard: bool = False,
+    told: Told = None,
 ) -> Result:
-    """Load the data, train, and keep everything in the run's folder; without one, nothing is kept."""
-    trainer = Trainer(folder, device, processes or Processes(), resume, progress, tensorboard)
+    """Load the data, train, and keep everything in the run's folder; without one, nothing is kept.
+
+    told: the fields that were asked for, where the others may be fitted to the data and the machine.
+    """
+    trainer = Trainer(folder, device, processes or Processes(), resume, progress, tensorboard, told)
     if folder is not None:
         check_place(folder, resume)
     if module is None:
@@ -135,18 +146,23 @@ class Trainer:
     resume: bool
     progress: bool
     tensorboard: bool
+    told: Told = None
 
     def train_classifier(self, run: ClassifierRun, dataset: Any, module: nn.Module | None) -> Result:
         if run.module is not None and module is None:
             raise ValueError(f"the run trains a module of one's own, a {run.module}; give one: train(…, module=…)")
         named = run if module is None else replace(run, module=type(module).__qualname__)
+        named = named if dataset is not None else fit_held_out(named, self.told)
         kept = self.folder.held_out() if self.folder and self.resume else None
-        resolved, splits = classify.resolve(self._name_data(named, dataset), dataset, kept)
+        check = partial(check_tokens, named, self.told) if module is None else None
+        resolved, splits = classify.resolve(self._name_data(named, dataset), dataset, kept, check)
         self._check_same(run, resolved)
-        task = classify.Classification(resolved, splits, self.device, self.processes, module)
+        resolved, task = self._settle(
+            resolved, splits, lambda run: classify.Classification(run, splits, self.device, self.processes, module)
+        )
         files = {HELD_OUT: json.dumps(splits.held_out) + "\n"} if splits.held_out else {}
         first = self._fit(task, resolved, self.folder, begins=not self.resume, files=files)
-        return self._make_ready(first, task, module)
+        return self._make_ready(first, task, splits, module)
 
     def train_captioner(self, run: CaptionerRun, dataset: Any) -> Result:
         """Both stages. The second is a run in the first one's folder, and goes on from its best weights."""
@@ -154,11 +170,13 @@ class Trainer:
         tokenizer = CaptionTokenizer.load(folder.tokenizer_file) if folder and self.resume else None
         resolved, splits, tokenizer = caption.resolve(self._name_data(run, dataset), tokenizer, dataset)
         self._check_same(run, resolved)
-        task = caption.Captioning(resolved, splits, tokenizer, self.device, self.processes)
+        resolved, task = self._settle(
+            resolved, splits, lambda run: caption.Captioning(run, splits, tokenizer, self.device, self.processes)
+        )
         files = {TOKENIZER: tokenizer.to_json() + "\n"}
         first = self._fit(task, resolved, folder, begins=not self.resume, files=files)
         if resolved.second_stage is None:
-            return self._make_ready(first, task)
+            return self._make_ready(first, task, splits)
         second = caption.SelfCritical(resolved.second_stage, splits, tokenizer, self.device, self.processes)
         inner = None if folder is None else folder.second_stage
         if folder is None or inner is None:
@@ -171,15 +189,30 @@ class Trainer:
         self.processes.wait()
         last = self._fit(second, resolved.second_stage, inner, begins=begins, files=files)
         both = {name: getattr(first, name) + getattr(last, name) for name in ("steps", "images", "seconds", "warm_up")}
-        return self._make_ready(replace(last, **both), second)
+        return self._make_ready(replace(last, **both), second, splits)
 
     def train_translator(self, run: TranslatorRun) -> Result:
         tokenizer = SubwordTokenizer.load(self.folder.tokenizer_file) if self.folder and self.resume else None
         resolved, sentences, tokenizer = translate.resolve(run, tokenizer)
         self._check_same(run, resolved)
-        task = translate.Translating(resolved, sentences, tokenizer, self.device, self.processes)
+        resolved, task = self._settle(
+            resolved,
+            sentences,
+            lambda run: translate.Translating(run, sentences, tokenizer, self.device, self.processes),
+        )
         files = {TOKENIZER: tokenizer.to_json() + "\n"}
-        return self._make_ready(self._fit(task, resolved, self.folder, begins=not self.resume, files=files), task)
+        fitted = self._fit(task, resolved, self.folder, begins=not self.resume, files=files)
+        return self._make_ready(fitted, task, sentences)
+
+    def _settle(self, run: Any, splits: Any, make: Callable[[Any], Any]) -> tuple[Any, Any]:
+        """The run fitted to data and machine, and its task; what it will do is said."""
+        if self.told is None and not self.progress:
+            return run, make(run)
+        fitted = fit_run(run, self.told, len(splits.train), self.device, self.processes.world)
+        settled, task, outlook = settle_task(fitted, self.told, self.device, self.processes, make)
+        if self.progress and self.processes.first:
+            show(summarise(settled, run, task, splits, outlook, self.device, self.processes))
+        return settled, task
 
     def _fit(
         self, task: Task, run: Run, folder: RunFolder | None, *, begins: bool, files: dict[str, str] | None = None
@@ -201,8 +234,11 @@ class Trainer:
                 engine.keep_average()
             return result
 
-    def _make_ready(self, result: Result, task: Any, module: nn.Module | None = None) -> Result:
+    def _make_ready(self, result: Result, task: Any, splits: Any, module: nn.Module | None = None) -> Result:
         """The result with its model: what `load` finds in the folder or, if nothing is kept, what was trained."""
+        split = evaluation_split(task.run, splits) if isinstance(task, OnPictures) else None
+        if split is not None:
+            result = replace(result, evaluated=f"{len(getattr(splits, split)):,} {split} images")
         if self.folder is None:
             return replace(result, model=task.ready(task.run.recipe) if self.processes.world == 1 else None)
         self.processes.wait()
@@ -221,6 +257,17 @@ class Trainer:
         if self.resume and resolved != run:
             name = run.data.name  # pyright: ignore[reportAttributeAccessIssue]
             raise ValueError(f"{name} is not what the run began with: its images or classes have changed")
+
+
+def name_fields(changes: Mapping[str, Any]) -> Iterator[str]:
+    """The fields that changes are of, by their paths.
+
+    >>> list(name_fields({"batch": 8, "data": {"size": (8, 8)}, "optim.lr": 0.1}))
+    ['batch', 'data.size', 'optim.lr']
+    """
+    for name, value in changes.items():
+        inner = name_fields(value) if isinstance(value, Mapping) else [""]
+        yield from (f"{name}.{each}".rstrip(".") for each in inner)
 
 
 def free_path(path: Path) -> Path:
