@@ -13,12 +13,17 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from trainings import Started, wait_for_steps
+from trainings import Started, assert_same_run, wait_for_steps
 
 import pellucid
 from pellucid.cli import main
+from pellucid.data import DataConfig, ImageSet, load_images
+from pellucid.data.loader import BalancedOrder
 from pellucid.recipes import recipe
+from pellucid.runs import RunFolder
 from pellucid.training import fitting
+from pellucid.training.classify import Classification, resolve
+from pellucid.training.distributed import Processes
 from pellucid.training.fitting import Outlook, fit_parts, fit_run
 
 CPU = torch.device("cpu")
@@ -168,3 +173,121 @@ def test_ctrl_c_while_compiling_ends_it_at_once_and_it_can_go_on(tmp_path):
     assert code == 130
     assert "stopped before the first step; go on with: pellucid train vit_digits --resume" in said
     assert main(["train", "vit_digits", "--resume", str(tmp_path / "run")]) == 0
+
+
+# Which images, how often, and how long
+
+
+def classes_of(images) -> list[int]:
+    return torch.bincount(images.labels, minlength=len(images.classes)).tolist()
+
+
+def test_folds_are_alike_and_cover_everything_once(pictures):
+    parts = [load_images(DataConfig(f"folder:{pictures}", size=(8, 8), folds=4, fold=i)) for i in range(1, 5)]
+    tests = [{item.tobytes() for item in part.test.images.numpy()} for part in parts]
+    assert tests[0] == tests[1] == tests[2] == tests[3]  # a tenth by name, whatever the fold
+    validated = [{item.tobytes() for item in part.validation.images.numpy()} for part in parts]
+    assert sum(map(len, validated)) == len(set.union(*validated)) == 94
+    assert not set.union(*validated) & tests[0]
+    for part in parts:
+        assert len(part.train) + len(part.validation) == 94
+        for have, whole in zip(classes_of(part.validation), (13, 27, 54), strict=True):
+            assert abs(have - whole / 4) <= 1
+    arrays = [load_images(DataConfig("digits", folds=5, fold=i)).validation for i in range(1, 6)]
+    assert sorted(len(each) for each in arrays) == [287, 287, 287, 288, 288]
+    assert {
+        abs(a - b) <= 1 for each in arrays for a, b in zip(classes_of(each), classes_of(arrays[0]), strict=True)
+    } == {True}
+
+
+def test_what_is_held_out_has_its_share_of_every_class(pictures):
+    splits = load_images(DataConfig(f"folder:{pictures}", size=(8, 8), held_out=14))
+    assert classes_of(splits.validation) == [2, 4, 8]
+    wrong = {"folds": {"folds": 1}, "fold is 6": {"folds": 5, "fold": 6}, "say of how many": {"fold": 2}}
+    wrong["give one of the two"] = {"folds": 5, "held_out": 3}
+    for said, changes in wrong.items():
+        for name in (f"folder:{pictures}", "digits"):
+            with pytest.raises(ValueError, match=said):
+                load_images(DataConfig(name, size=(8, 8), **changes))
+
+
+def test_evaluating_a_run_of_a_fold_takes_what_it_held_out(capsys):
+    words = [*SMALL, "--data.folds", 5, "--data.fold", 2, "--data.held-out", 0, "--duration", "2 steps", "--out", "run"]
+    said = say(capsys, "train", "vit_digits", *words)
+    told = float(re.search(r"top1 ([\d.]+)", said.splitlines()[-2])[1])
+    answer = json.loads(say(capsys, "evaluate", "run", "--data", "digits", "--split", "validation", "--json"))
+    assert (answer["images"], answer["top1"]) == (288, pytest.approx(told, abs=1e-4))
+
+
+def test_balanced_sampling_shows_every_class_equally_often_and_every_image_in_turn():
+    labels = torch.tensor([0] * 50 + [2] * 10 + [3] * 3)  # no image of class 1
+    order = BalancedOrder(labels, seed=1)
+    index, epoch = order.take(0, 300)
+    assert torch.bincount(labels[index]).tolist() == [100, 0, 100, 100]
+    seen = torch.bincount(index, minlength=63)
+    assert set(seen[:50].tolist()) == {2}
+    assert set(seen[50:60].tolist()) == {10}
+    again, _ = BalancedOrder(labels, seed=1).take(123, 50)
+    assert torch.equal(again, index[123:173])  # a function of the place alone
+    other, _ = BalancedOrder(labels, seed=2).take(0, 300)
+    assert not torch.equal(other, index)
+    assert epoch[index >= 60].tolist() == [i // 3 for i in range(100)]
+
+
+def test_weights_of_classes_in_the_loss():
+    run = replace(recipe("vit_digits"), balance="weights", batch=8)
+    images = ImageSet(torch.zeros(8, 1, 8, 8, dtype=torch.uint8), torch.tensor([0] * 6 + [1] * 2), ("a", "b"))
+    resolved, parts = resolve(
+        replace(run, model=replace(run.model, channels=1, mean=(0.5,), std=(0.5,))), {"train": images}
+    )
+    task = Classification(resolved, parts, CPU, Processes(), torch.nn.Linear(1, 1))
+    logits = torch.randn(8, 2, dtype=torch.float64)
+    mine = task.entropy(logits, images.labels).mean()
+    plain = torch.nn.functional.cross_entropy(logits, images.labels, reduction="none", label_smoothing=0.1)
+    assert mine.item() == pytest.approx((plain[:6].mean() + plain[6:].mean()).item() / 2, rel=1e-6)
+    assert mine.item() != pytest.approx(plain.mean().item(), rel=1e-3)
+
+
+def tiny(**changes):
+    return {
+        "model": {"width": 16, "depth": 1, "heads": 2},
+        "batch": 16,
+        "device": "cpu",
+        "data.held_out": 40,
+        "progress": False,
+    } | changes
+
+
+def test_a_run_ends_when_it_has_lost_patience_and_stays_ended(tmp_path):
+    patient = tiny(duration="200 steps", evaluate_every="2 steps", optim={"lr": 0.0, "muon_lr": 0.0}, patience=3)
+    result = pellucid.train("vit_digits", out=tmp_path / "run", **patient)
+    assert (result.steps, result.planned) == (8, 200)  # evaluated after 2, and after 4, 6 and 8 no better
+    again = pellucid.train(tmp_path / "run", progress=False)
+    assert (again.steps, again.figures) == (8, result.figures)
+    log = [json.loads(line) for line in (tmp_path / "run" / "log.jsonl").read_text().splitlines()]
+    assert max(line["step"] for line in log) == 8
+
+
+def test_patience_is_remembered_over_a_kill(tmp_path):
+    words = ["--evaluate-every", "2 steps", "--patience", "3", "--optim.lr", "0", "--optim.muon-lr", "0"]
+    words += [*SMALL, "--duration", "40 steps", "--checkpoint-every", "1 steps", "--out", str(tmp_path / "run")]
+    Started(tmp_path / "run", *words, hook="end after saving", hooked=5).ended()
+    assert pellucid.train(tmp_path / "run", progress=False).steps == 8
+
+
+@pytest.mark.parametrize("changes", [{}, {"balance": "sampling", "augment": {"cutmix": 1.0}}])
+def test_a_run_goes_on_for_longer(tmp_path, changes):
+    steady = {"lr": 1e-3, "schedule": "constant", "warmup": 0.0, "ema": 0.9}
+    how = tiny(optim=steady, evaluate_every="4 steps", **changes)
+    whole = pellucid.train("vit_digits", out=tmp_path / "whole", duration="12 steps", **how)
+    pellucid.train("vit_digits", out=tmp_path / "run", duration="8 steps", **how)
+    with pytest.raises(ValueError, match="has 8 already"):
+        pellucid.train(tmp_path / "run", duration="4 steps")
+    with pytest.raises(ValueError, match="leave out the other options"):
+        pellucid.train(tmp_path / "run", batch=4)
+    longer = pellucid.train(tmp_path / "run", duration="12 steps", progress=False)
+    assert (longer.steps, longer.figures) == (whole.steps, whole.figures)
+    assert_same_run(tmp_path / "run", tmp_path / "whole")
+    assert RunFolder(tmp_path / "run").run() == RunFolder(tmp_path / "whole").run()
+    assert main(["train", "vit_digits", "--resume", str(tmp_path / "run"), "--duration", "14 steps"]) == 0
+    assert RunFolder(tmp_path / "run").plan().steps == 14

@@ -22,14 +22,15 @@ from pellucid.views.curves import save_curves
 
 def train(options: TrainOptions, changes: Sequence[str] = ()) -> None:
     """Train a recipe with changes, or go on with a run."""
-    run = resume_run(options, changes) if options.resume else change_recipe(options, changes)
+    longer = read_duration(changes) if options.resume else None
+    run = resume_run(options, changes if longer is None else ()) if options.resume else change_recipe(options, changes)
     device = pick_device(run.device)
     with joined(device) as processes:
         path = options.resume or options.out or Path(processes.share(str(free_path(Path("runs") / options.recipe))))
         folder, resume = RunFolder(path), options.resume is not None
         try:
             told = None if resume else name_told(changes)
-            how = {"resume": resume, "tensorboard": options.tensorboard, "told": told}
+            how = {"resume": resume, "tensorboard": options.tensorboard, "told": told, "longer": longer}
             result = train_run(run, folder, device, processes, **how)
         except Stopped as stop:
             if processes.first:
@@ -64,11 +65,17 @@ def name_told(changes: Sequence[str]) -> set[str]:
     return {re.sub(r"(^|\.)no_", r"\1", name) for name in options}
 
 
+def read_duration(changes: Sequence[str]) -> str | None:
+    """The one thing that a run may have changed as it goes on."""
+    words = [part for word in changes for part in word.split("=", 1)]
+    return words[1] if len(words) == 2 and words[0] == "--duration" else None
+
+
 def resume_run(options: TrainOptions, changes: Sequence[str]) -> AnyRun:
     """The run in a folder, as it was begun."""
     assert options.resume is not None
     if changes or options.out:
-        raise ValueError("--resume goes on with a run as it is; leave out the other options")
+        raise ValueError("--resume goes on with a run as it is; leave out the other options but --duration")
     folder = RunFolder(options.resume)
     run = folder.run()
     if folder.is_second_stage:
@@ -83,6 +90,8 @@ def sum_up(result: Result) -> None:
     """What it took, and how good the weights are that will answer: what `pellucid evaluate` says of them there."""
     rate = f" ({result.images / result.seconds:,.0f} images/s)" if result.seconds else ""
     warm_up = f" after {result.warm_up:.1f} s of warming up" if result.warm_up else ""
+    if result.steps < result.planned:
+        print(f"ended before step {result.planned}: {result.score} had not been better for as long as --patience says")
     print(f"{result.steps} steps in {result.seconds:.1f} s{rate}{warm_up}")
     figures = {name: value for name, value in result.kept.items() if name != "step"}
     if figures:

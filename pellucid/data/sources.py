@@ -13,7 +13,7 @@ from torch import Tensor
 
 from pellucid.data import formats, named
 from pellucid.data.decoding import usual_processes
-from pellucid.data.division import ALL, HeldOut, divide, draw_held_out
+from pellucid.data.division import ALL, HeldOut, divide, draw_held_out, order_by_class, take_fold
 from pellucid.data.formats import SplitArrays
 from pellucid.data.images import ImageSet, Size, check_size
 from pellucid.data.lazy import TOLERATED, ImageInMemory, LazyImageSet, Unreadable, into_memory
@@ -41,6 +41,10 @@ class DataConfig:
     """Height and width that images are brought to; unless given, their own if they share one, else 224 224."""
     held_out: int = 0
     """Images taken out of training for validation: the same ones whatever the seed."""
+    folds: int = 0
+    """Cross-validation: in how many parts, alike in their classes, the training images fall; 0 for none."""
+    fold: int = 1
+    """Which of the parts validates, 1…folds; the others train."""
     strict: bool = False
     """Make the first unreadable image an error, instead of leaving some out."""
     tolerated: float = TOLERATED
@@ -81,10 +85,10 @@ def load_images(config: DataConfig, kept: HeldOut | None = None, check: Callable
     if listing is None:
         parts, held_out = find_arrays(config)[1], {}
     else:
-        division = divide(listing, config.held_out, kept)
+        division = divide(listing, config.held_out, kept, fold_of(config))
         unreadable = Unreadable(config.strict, config.tolerated)
         parts = gather(listing, division.splits, config.size, unreadable, how_to_read(config), check)
-        held_out = division.held_out(counted=config.held_out > 0)
+        held_out = division.held_out(counted=config.held_out > 0 or config.folds > 0)
     return Splits(parts["train"], parts.get("validation"), parts.get("test"), held_out)
 
 
@@ -100,7 +104,7 @@ def load_split(config: DataConfig, split: str, kept: HeldOut | None = None) -> I
         chosen = list(parts.values()) if split == ALL else [parts[split]] if split in parts else []
         _check_there(config, split, chosen, parts)
         return chosen[0] if len(chosen) == 1 else join_sets(chosen)
-    division = divide(listing, config.held_out, kept)
+    division = divide(listing, config.held_out, kept, fold_of(config))
     entries = division.entries(split)
     _check_there(config, split, entries, division.splits)
     if division.origin == "hash" and split != ALL:
@@ -134,14 +138,23 @@ def split_own(data: Any, config: DataConfig) -> Splits:
         sets = {name: as_image_set(images, size=config.size) for name, images in data.items()}
         return Splits(sets["train"], sets.get("validation"), sets.get("test"))
     images = as_image_set(data, size=config.size)
-    train, validation = hold_out(images, config.held_out) if config.held_out else (images, None)
-    return Splits(train, validation)
+    return Splits(*hold_out(images, config)) if config.held_out or config.folds else Splits(images)
 
 
-def hold_out(images: Images, count: int) -> tuple[Images, Images]:
-    """(the others in their order, `count` images chosen by a permutation of fixed seed)."""
-    rest, chosen = draw_held_out(len(images), count)
+def hold_out(images: Images, config: DataConfig) -> tuple[Images, Images]:
+    """(those to train, those to validate): a fold, or as many as a permutation of fixed seed chooses."""
+    fold, count = fold_of(config), config.held_out
+    rest, chosen = take_fold(order_by_class(images.labels), *fold) if fold else draw_held_out(len(images), count)
     return images.subset(rest), images.subset(chosen)
+
+
+def fold_of(config: DataConfig) -> tuple[int, int] | None:
+    """(which, of how many), if there is cross-validation."""
+    if config.folds and config.held_out:
+        raise ValueError(f"held_out is {config.held_out} and folds {config.folds}; give one of the two")
+    if config.fold != 1 and not config.folds:
+        raise ValueError(f"fold is {config.fold}; say of how many (folds)")
+    return (config.fold, config.folds) if config.folds else None
 
 
 def find_arrays(config: DataConfig) -> tuple[str, dict[str, Images]]:
@@ -159,14 +172,15 @@ def find_arrays(config: DataConfig) -> tuple[str, dict[str, Images]]:
             if differs := named.difference(known, parts):
                 log.warning("%s is not the official %s: %s", config.path, config.name, differs)
     sets = make_sets(parts, classes, config.size)
-    if config.held_out:
-        sets["train"], sets["validation"] = hold_out(sets["train"], config.held_out)
+    if config.held_out or config.folds:
+        sets["train"], sets["validation"] = hold_out(sets["train"], config)
     return form, sets
 
 
 def list_images(config: DataConfig) -> Listing | None:
     """The listing of a source made of image files; None for sets that come as arrays."""
     check_size(config.size)
+    fold_of(config)
     if config.held_out < 0:
         raise ValueError(f"held_out is {config.held_out}; expected zero or more")
     if not 0 <= config.tolerated <= 1:

@@ -1,6 +1,7 @@
 """A vision transformer that can be asked: what it sees in a picture, why, and how often it is right."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
@@ -134,8 +135,10 @@ class ReadyClassifier(ReadyModel):
             return data
         trained_on = self.run.data if isinstance(self.run, ClassifierRun) else None
         same = trained_on is not None and not self.held_out and trained_on.name == data
-        held_out = trained_on.held_out if trained_on is not None and same else 0
-        return DataConfig(data, path=path, size=self.reader.size, held_out=held_out, tolerated=tolerated)
+        config = DataConfig(data, path=path, size=self.reader.size, tolerated=tolerated)
+        if trained_on is None or not same:
+            return config
+        return replace(config, held_out=trained_on.held_out, folds=trained_on.folds, fold=trained_on.fold)
 
     @property
     def transformer(self) -> ViT:

@@ -6,11 +6,13 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from pellucid.data.augment import augment
 from pellucid.data.division import HeldOut
 from pellucid.data.images import Size
+from pellucid.data.listings import Images
 from pellucid.data.loader import Share
 from pellucid.data.sources import Splits, load_images, split_own, statistics
 from pellucid.evaluation.accuracy import evaluate_classifier
@@ -72,13 +74,13 @@ class Classification(OnPictures):
                 f"mixing needs pairs: batch {run.batch} over {processes.world} processes and {run.accumulate} parts "
                 "leaves an odd number of images in each; choose an even one"
             )
+        self.weights = weigh_classes(splits.train).to(device) if run.balance == "weights" else None
         self.model = (ViT(run.model) if model is None else model).to(device)
 
     def ready(self, name: str = "") -> ReadyClassifier:
         return ReadyClassifier(self.model, self.run.model, name=name, run=self.run)
 
     def share_loss(self, model: nn.Module, share: Share, pixels: Tensor) -> tuple[Tensor, Metrics]:
-        run = self.run
         with torch.no_grad():
             images, labels, others, weight = augment(
                 pixels, self.loader.labels[share.image], self.augment, self.normalise,
@@ -86,12 +88,16 @@ class Classification(OnPictures):
             )  # fmt: skip
         with self.precision():
             logits = model(images).float()
-        loss = F.cross_entropy(logits, labels, reduction="none", label_smoothing=run.label_smoothing)
+        loss = self.entropy(logits, labels)
         if self.mixes:
-            other = F.cross_entropy(logits, others, reduction="none", label_smoothing=run.label_smoothing)
-            loss = weight * loss + (1 - weight) * other
+            loss = weight * loss + (1 - weight) * self.entropy(logits, others)
         right = (logits.detach().argmax(1) == labels).float().mean()
         return loss.mean(), {"accuracy": right}
+
+    def entropy(self, logits: Float[Tensor, "b classes"], labels: Int[Tensor, " b"]) -> Float[Tensor, " b"]:
+        """Of each image, times the weight of its class. Weights are of the whole set, so that processes agree."""
+        loss = F.cross_entropy(logits, labels, reduction="none", label_smoothing=self.run.label_smoothing)
+        return loss if self.weights is None else loss * self.weights[labels]
 
     def evaluate(self, model: nn.Module) -> dict[str, float]:
         """Accuracy on the validation (or test) images, each process its share of them."""
@@ -107,6 +113,17 @@ class Classification(OnPictures):
         figures *= len(report.labels) * world / len(self.held_out)
         top1, loss = self.processes.mean(figures).tolist()
         return {"top1": top1, "loss": loss}
+
+
+def weigh_classes(images: Images) -> Float[Tensor, " classes"]:
+    """Weights by which every class counts the same, and an image 1 in the mean.
+
+    >>> from pellucid.data import ImageSet
+    >>> weigh_classes(ImageSet(torch.zeros(4, 1, 2, 2, dtype=torch.uint8), torch.tensor([0, 1, 1, 1]), ("a", "b")))
+    tensor([2.0000, 0.6667])
+    """
+    counts = torch.bincount(images.labels, minlength=len(images.classes))
+    return len(images) / ((counts > 0).sum() * counts.clamp(min=1)).float()
 
 
 def choose_batch(images: int, processes: int, most: int = 1000) -> int:

@@ -52,6 +52,7 @@ class Result:
     figures: of the last evaluation. score: which of them says how good it is; best: the best that it was.
     model: a `ReadyClassifier` or a `ReadyCaptioner`, with the best weights if a folder keeps them, else the last.
     kept: the figures of those weights, and their step; evaluated: on what, as "60 validation images".
+    planned: how many steps there would have been without the end of patience.
     """
 
     steps: int
@@ -65,6 +66,7 @@ class Result:
     folder: Path | None = None
     kept: dict[str, float] = field(default_factory=dict)
     evaluated: str = ""
+    planned: int = 0
 
 
 class Engine:
@@ -96,6 +98,7 @@ class Engine:
         self.captures = run.graphs and device.type == "cuda"
         self.capturing = 0.0  # seconds of it since the last flush: no part of training
         self.best: float | None = None
+        self.stale = 0  # evaluations since the best one
         self.figures: dict[str, float] = {}
         self.kept: dict[str, float] = {}  # the same of the best evaluation, with its step
         self.seconds = self.warm_up = 0.0
@@ -107,6 +110,7 @@ class Engine:
             start = facts.step if facts else 0
             if facts:
                 self.best, self.figures, self.seconds = facts.best, facts.figures, facts.seconds
+                self.stale = facts.stale
                 self.kept = self._read_kept()
             with signals.interrupting(start):  # nothing has been learned that could be lost
                 self.warm_up = self._warm_up(start)
@@ -114,19 +118,25 @@ class Engine:
             if self.folder and self.processes.first:
                 self.folder.cut_log(start)
             self.observer.began(start, plan.steps)
-            self._loop(start, plan, signals)
+            steps = start if self.has_lost_patience else self._loop(start, plan, signals)
         return Result(
-            plan.steps,
-            plan.steps * self.task.batch,
+            steps,
+            steps * self.task.batch,
             self.seconds,
             self.warm_up,
             self.figures,
             self.best,
             self.task.score,
-            kept=self.kept if self.folder and self.kept else {"step": plan.steps} | self.figures,
+            kept=self.kept if self.folder and self.kept else {"step": steps} | self.figures,
+            planned=plan.steps,
         )
 
-    def _loop(self, start: int, plan: Plan, signals: "_Signals") -> None:
+    @property
+    def has_lost_patience(self) -> bool:
+        return 0 < self.run.patience <= self.stale
+
+    def _loop(self, start: int, plan: Plan, signals: "_Signals") -> int:
+        """Train from one step to the end, and say after which step that was."""
         pending, begun = _Pending(), time.perf_counter()
         for step, parts in enumerate(self.task.batches(start, plan.steps), start):
             pending.add(step, self._step(step, plan.steps, parts), schedule(self.run.optim, step, plan.steps))
@@ -142,11 +152,15 @@ class Engine:
             if keep:
                 self._keep(done)
             stop = self.processes.agree(bool(signals), self.device)
-            if save or stop:
+            ends = last or self.has_lost_patience
+            if save or stop or ends:
                 self._save(done)
-            if stop and not last:
+            if ends:
+                return done
+            if stop:
                 raise Stopped(done, signals[0] if signals else signal.SIGTERM)
             begun = time.perf_counter()
+        return plan.steps
 
     # One step
 
@@ -230,6 +244,7 @@ class Engine:
             checkpoint_every=self._length(self.run.checkpoint_every),
             epoch_size=self.task.epoch_size,
             keep_every=self._length(self.run.keep_every),
+            batch=self.task.batch,
         )
         if self.folder and self.processes.first:
             self.folder.keep_plan(plan)
@@ -305,7 +320,9 @@ class Engine:
         with self._averaged():
             self.figures = self.task.evaluate(self.network)
             score = self.figures.get(self.task.score)
+            self.stale += score is not None
             if score is not None and (self.best is None or score > self.best):
+                self.stale = 0
                 self.best, self.kept = score, {"step": done} | self.figures
                 if self.checkpoints:
                     self.checkpoints.save_best(self._weights(), self.kept)
@@ -347,7 +364,8 @@ class Engine:
     def _save(self, done: int) -> None:
         self._check_weights(done)
         if self.checkpoints:
-            self.checkpoints.save_last(self.state.tensors(), Facts(done, self.seconds, self.best, self.figures))
+            facts = Facts(done, self.seconds, self.best, self.figures, stale=self.stale)
+            self.checkpoints.save_last(self.state.tensors(), facts)
 
     def _epoch(self, done: int) -> float:
         return round(done * self.task.batch / self.task.epoch_size, 4)
@@ -417,7 +435,7 @@ class _Signals(list[int]):
 
 
 @contextmanager
-def _signals(observer: Observer) -> Iterator[_Signals]:
+def _signals(observer: Observer | None = None) -> Iterator[_Signals]:
     """SIGINT and SIGTERM are kept for the end of a step, which is said at once. A second one ends the process at once.
 
     One that the process was told to ignore, as Ctrl-C is with nohup, stays ignored.
@@ -434,7 +452,8 @@ def _signals(observer: Observer) -> Iterator[_Signals]:
             signal.signal(known, handler)
         if signals.interrupts:
             raise KeyboardInterrupt
-        observer.stopping()
+        if observer is not None:
+            observer.stopping()
 
     heard = [number for number in (signal.SIGINT, signal.SIGTERM) if signal.getsignal(number) != signal.SIG_IGN]
     before.update({number: signal.signal(number, note) for number in heard})

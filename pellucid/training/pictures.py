@@ -39,8 +39,9 @@ class OnPictures(ABC):
         zoom = run.augment.zoom if original else 1.0
         self.augment = replace(run.augment, zoom=1.0) if original else run.augment
         self.loader = Loader(
-            images, run.batch, run.seed, device, processes.rank, processes.world, run.accumulate, zoom=zoom
-        )
+            images, run.batch, run.seed, device, processes.rank, processes.world, run.accumulate, zoom=zoom,
+            balanced=isinstance(run, ClassifierRun) and run.balance == "sampling",
+        )  # fmt: skip
         self.batch, self.epoch_size = run.batch, len(images)
         self.normalise = Normalise(looks.mean, looks.std)
         self.half = run.precision == "bf16"

@@ -21,14 +21,14 @@ from pellucid.models import Captioner, Transformer, ViT
 from pellucid.models.sizes import TRAINED, check_memory, outline
 from pellucid.ready import load
 from pellucid.recipes import RECIPES, recipe
-from pellucid.runs import CaptionerRun, ClassifierRun, Run, RunFolder, TranslatorRun
+from pellucid.runs import AnyRun, CaptionerRun, ClassifierRun, Run, RunFolder, TranslatorRun
 from pellucid.runs.checkpoints import fill_module
 from pellucid.runs.folder import HELD_OUT, TOKENIZER
 from pellucid.training import caption, classify, translate
 from pellucid.training.distributed import Processes, joined
 from pellucid.training.engine import Engine, Result
 from pellucid.training.fitting import Told, check_tokens, fit_held_out, fit_run, settle_task
-from pellucid.training.pictures import OnPictures, evaluation_split
+from pellucid.training.pictures import evaluation_split
 from pellucid.training.progress import RunDisplay
 from pellucid.training.summary import show, summarise
 from pellucid.training.task import Task
@@ -49,7 +49,7 @@ def train(
 ) -> Result:
     """Train a recipe by its name, or a run; what `pellucid train` does.
 
-    source: a recipe's name, a run, or the folder of a run to go on with.
+    source: a recipe's name, a run, or the folder of a run to go on with, longer if there is a duration.
     out: folder of the run; nothing is kept unless given. resume: go on with the run that is there, if there is one.
     module: one's own, that makes logits (b classes) of normalised images (b c y x); trained instead of the recipe's.
     dataset: one's own instead of the recipe's: any dataset of (image, label) with `__getitem__`, or several by split,
@@ -61,9 +61,16 @@ def train(
     >>> result.steps, result.model.labels[:3]
     (2, ('0', '1', '2'))
     """
-    run, folder, resume = _settle(source, None if out is None else RunFolder(out), resume, changes)
+    run, folder, resume, longer = _settle(source, None if out is None else RunFolder(out), resume, changes)
     told = None if resume or isinstance(source, Run) else set(name_fields(changes))
-    how = {"told": told, "module": module, "dataset": dataset, "progress": progress, "tensorboard": tensorboard}
+    how = {
+        "told": told,
+        "longer": longer,
+        "module": module,
+        "dataset": dataset,
+        "progress": progress,
+        "tensorboard": tensorboard,
+    }
     device = pick_device(run.device)
     with joined(device) as processes:
         return train_run(run, folder, device, processes, resume=resume, **how)
@@ -81,11 +88,15 @@ def train_run(
     progress: bool = True,
     tensorboard: bool = False,
     told: Told = None,
+    longer: str | None = None,
 ) -> Result:
     """Load the data, train, and keep everything in the run's folder; without one, nothing is kept.
 
     told: the fields that were asked for, where the others may be fitted to the data and the machine.
+    longer: of a run that goes on, its new duration.
     """
+    if folder is not None and longer is not None:
+        run = prolong(folder, longer, processes or Processes())
     trainer = Trainer(folder, device, processes or Processes(), resume, progress, tensorboard, told)
     if folder is not None:
         check_place(folder, resume)
@@ -236,11 +247,12 @@ class Trainer:
 
     def _make_ready(self, result: Result, task: Any, splits: Any, module: nn.Module | None = None) -> Result:
         """The result with its model: what `load` finds in the folder or, if nothing is kept, what was trained."""
-        split = evaluation_split(task.run, splits) if isinstance(task, OnPictures) else None
+        run = task.run
+        split = evaluation_split(run, splits) if not isinstance(run, TranslatorRun) else None
         if split is not None:
             result = replace(result, evaluated=f"{len(getattr(splits, split)):,} {split} images")
         if self.folder is None:
-            return replace(result, model=task.ready(task.run.recipe) if self.processes.world == 1 else None)
+            return replace(result, model=task.ready(run.recipe) if self.processes.world == 1 else None)
         self.processes.wait()
         path = self.folder.path
         return replace(result, model=load(path, module=module, device=self.device), folder=path)
@@ -276,21 +288,35 @@ def free_path(path: Path) -> Path:
     return next(each for each in chain([path], numbered) if not each.exists())
 
 
+def prolong(folder: RunFolder, duration: str, processes: Processes) -> AnyRun:
+    """The run in a folder with a longer duration, for good. Its schedule is from now on that of the longer run."""
+    problem = ""
+    if processes.first:
+        try:
+            with folder.alone():
+                folder.prolong(duration)
+        except ValueError as error:
+            problem = str(error)
+    if problem := processes.share(problem):
+        raise ValueError(problem)
+    return folder.run()
+
+
 def _settle(
     source: str | Path | Run, folder: RunFolder | None, resume: bool, changes: dict[str, Any]
-) -> tuple[Run, RunFolder | None, bool]:
-    """Which run, in which folder, and whether it goes on there."""
+) -> tuple[Run, RunFolder | None, bool, str | None]:
+    """Which run, in which folder, whether it goes on there, and its new duration if it is to be longer."""
     if not isinstance(source, Run) and str(source) not in RECIPES and RunFolder(source).config_file.is_file():
-        if folder is not None or changes:
-            raise ValueError(f"{source} is a run, which goes on as it is; leave out the other options")
-        return RunFolder(source).run(), RunFolder(source), True
+        if folder is not None or changes.keys() - {"duration"}:
+            raise ValueError(f"{source} is a run, which goes on as it is; leave out the other options but duration")
+        return RunFolder(source).run(), RunFolder(source), True, changes.get("duration")
     run = override(source if isinstance(source, Run) else recipe(str(source)), changes)
     if not resume or folder is None or not folder.config_file.is_file():
-        return run, folder, False
+        return run, folder, False, None
     kept = folder.run()
     if kept.recipe != run.recipe or override(kept, changes) != kept:
         raise ValueError(f"{folder.path} was begun otherwise; go on with it as it is, or choose another folder")
-    return kept, folder, True
+    return kept, folder, True, None
 
 
 def _is_memory(error: BaseException) -> bool:
