@@ -66,14 +66,15 @@ def divide(
         return Division(splits, "run")
     splits = dict(listing.splits)
     if not listing.is_split:
-        splits = hash_split(splits["train"], ("test",) if held_out or fold else ("test", "validation"))
+        apart = ("test",) if held_out or fold else ("test", "validation")
+        splits = hash_split(splits["train"], apart, by_class=not listing.sets)
         counts = ", ".join(f"{len(entries):,} {split}" for split, entries in splits.items())
         log.info("the images have no splits of their own; split by a hash of their names: %s", counts)
     if held_out or fold:
         if "validation" in splits:
             log.info("its own validation images are left aside for the held-out ones")
         train = splits["train"]
-        labels = [label for _, label in train]
+        labels = [0 if listing.sets else label for _, label in train]  # sets are too many to have each its share
         if fold:
             order = sorted(range(len(train)), key=lambda i: (labels[i], _digest(train[i][0].name)))
             rest, chosen = take_fold(order, *fold)
@@ -137,16 +138,16 @@ def _digest(name: str) -> bytes:
     return hashlib.sha256(name.encode()).digest()
 
 
-def hash_split(entries: Entries, apart: tuple[str, ...]) -> dict[str, Entries]:
+def hash_split(entries: Entries, apart: tuple[str, ...], *, by_class: bool = True) -> dict[str, Entries]:
     """A tenth of each class for each name in `apart`, the rest to train: by name alone, the same on every machine.
 
-    Classes of fewer than five images stay in training.
+    Classes of fewer than five images stay in training. by_class: a tenth of each, else of all together.
     """
-    by_class: dict[int, Entries] = defaultdict(list)
+    groups: dict[int, Entries] = defaultdict(list)
     for entry in entries:
-        by_class[entry[1]].append(entry)
+        groups[entry[1] if by_class else 0].append(entry)
     where: dict[str, str] = {}
-    for members in by_class.values():
+    for members in groups.values():
         names = sorted((item.name for item, _ in members), key=_digest)
         tenth = (len(names) + 5) // 10
         for i, split in enumerate(apart):

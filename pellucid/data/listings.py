@@ -1,11 +1,12 @@
 """From image files to a listing, and from a listing to sets: which size, in memory or not."""
 
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+from torch import Tensor
 
 from pellucid.data.cache import keep_decoded
 from pellucid.data.decoding import Item
@@ -45,9 +46,19 @@ class Listing:
     classes: tuple[str, ...]
     empty: tuple[str, ...] = ()  # classes without an image
     is_split: bool = True  # False: all are listed under "train" because nothing says otherwise
+    sets: tuple[tuple[int, ...], ...] = ()  # of classes that are true together: then a label is the number of one
 
     def __len__(self) -> int:
         return sum(map(len, self.splits.values()))
+
+    def numbers(self, labels: Sequence[int]) -> Tensor:
+        """Labels as a set has them: the number of a class (n), or whether each class is true (n classes)."""
+        if not self.sets:
+            return torch.tensor(labels, dtype=torch.int64)
+        table = torch.zeros(len(self.sets), len(self.classes), dtype=torch.bool)
+        for row, which in zip(table, self.sets, strict=True):
+            row[list(which)] = True
+        return table[torch.tensor(labels, dtype=torch.int64)]
 
 
 def list_folder(root: Path) -> Listing:
@@ -97,11 +108,13 @@ def gather(
         if how.cache is not None:
             items = keep_decoded(items, how.cache, size, channels, how.cache_side, how.processes)
         if total * channels * size[0] * size[1] <= IN_MEMORY and not how.again:
-            parts[split] = into_memory(items, labels, listing.classes, size, channels, unreadable)
+            names = tuple(map(str, range(len(listing.sets)))) or listing.classes
+            read = into_memory(items, labels, names, size, channels, unreadable)
+            parts[split] = ImageSet(read.images, listing.numbers(read.labels.tolist()), listing.classes)
         else:
             strict, tolerated = unreadable.strict, unreadable.tolerated
             parts[split] = LazyImageSet(
-                items, torch.tensor(labels), listing.classes, size, channels,
+                items, listing.numbers(labels), listing.classes, size, channels,
                 strict=strict, tolerated=tolerated, processes=how.processes,
             )  # fmt: skip
     unreadable.check(total)

@@ -16,6 +16,7 @@ from pellucid.data.decoding import usual_processes
 from pellucid.data.division import ALL, HeldOut, divide, draw_held_out, order_by_class, take_fold
 from pellucid.data.formats import SplitArrays
 from pellucid.data.images import ImageSet, Size, check_size
+from pellucid.data.label_tables import list_labels
 from pellucid.data.lazy import TOLERATED, ImageInMemory, LazyImageSet, Unreadable, into_memory
 from pellucid.data.listings import IN_MEMORY, How, Images, Listing, gather, list_folder
 from pellucid.data.own import as_image_set
@@ -26,7 +27,7 @@ log = logging.getLogger("pellucid")
 STATISTICS_OF = 2000  # images, of a set that is not in memory
 ZoomInto = Literal["image", "original"]
 SET_NAMES = ("digits", *named.KNOWN)
-PREFIXES = {"folder": "PATH", "wds": "SHARDS", "hf": "NAME"}
+PREFIXES = {"folder": "PATH", "csv": "TABLE", "wds": "SHARDS", "hf": "NAME"}
 
 
 @dataclass(frozen=True)
@@ -34,9 +35,12 @@ class DataConfig:
     """Which images, and how they are brought in."""
 
     name: str = "digits"
-    """digits, cifar10, cifar100, mnist, fashion_mnist, folder:PATH, wds:SHARDS or hf:NAME."""
+    """digits, cifar10, cifar100, mnist, fashion_mnist, folder:PATH, csv:TABLE, wds:SHARDS or hf:NAME."""
     path: str | None = None
-    """Where the files of a named set lie; searched for unless given."""
+    """Where the files of a named set lie, searched for unless given; or the pictures that a table speaks of, beside it
+    unless given."""
+    several: bool = False
+    """A label of a table may name several classes, as in "cat|sofa"; each is then predicted for itself."""
     size: tuple[int, int] | None = None
     """Height and width that images are brought to; unless given, their own if they share one, else 224 224."""
     held_out: int = 0
@@ -195,6 +199,11 @@ def list_images(config: DataConfig) -> Listing | None:
         raise ValueError("cache_side is for images that are kept decoded; say where (cache)")
     kind, colon, where = config.name.partition(":")
     if colon and kind in PREFIXES and where:
+        if config.several and kind != "csv":
+            raise ValueError(f"several is for tables of labels (csv:TABLE); {config.name!r} is none")
+        if kind == "csv":
+            folder = None if config.path is None else Path(config.path).expanduser()
+            return list_labels(Path(where).expanduser(), folder, several=config.several)
         if config.path is not None:
             raise ValueError(f"path is for named sets; {config.name!r} says where its images lie, so leave path out")
         if kind == "folder":

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from pellucid.data.augment import augment
@@ -16,6 +16,7 @@ from pellucid.data.listings import Images
 from pellucid.data.loader import Share
 from pellucid.data.sources import Splits, load_images, split_own, statistics
 from pellucid.evaluation.accuracy import evaluate_classifier
+from pellucid.evaluation.multilabel import MultiLabelReport, binary_entropy
 from pellucid.models import ViT
 from pellucid.ready import ReadyClassifier
 from pellucid.runs.config import ClassifierRun
@@ -44,14 +45,15 @@ def resolve(
         image=(height, width),
         mean=tuple(mean),
         std=tuple(std),
+        multi_label=train.labels.ndim == 2,
     )
+    if model.multi_label and run.balance != "none":
+        raise ValueError("balance is for images of one class each; leave it at 'none' where several may be true")
     return replace(run, model=model), splits
 
 
 class Classification(OnPictures):
     """Train a ViT, or a module of one's own that makes logits of images, on labelled images."""
-
-    score = "top1"
 
     def __init__(
         self,
@@ -63,6 +65,7 @@ class Classification(OnPictures):
     ):
         super().__init__(run, splits.train, run.model, device, processes)
         self.run = run
+        self.score = "map" if run.model.multi_label else "top1"
         self.held_out = evaluated_on(run, splits)
         if self.held_out is not None and len(self.held_out) < processes.world:
             raise ValueError(
@@ -91,12 +94,15 @@ class Classification(OnPictures):
         loss = self.entropy(logits, labels)
         if self.mixes:
             loss = weight * loss + (1 - weight) * self.entropy(logits, others)
-        right = (logits.detach().argmax(1) == labels).float().mean()
-        return loss.mean(), {"accuracy": right}
+        said = logits.detach() > 0 if labels.ndim == 2 else logits.detach().argmax(1)
+        return loss.mean(), {"accuracy": (said == labels).float().mean()}
 
-    def entropy(self, logits: Float[Tensor, "b classes"], labels: Int[Tensor, " b"]) -> Float[Tensor, " b"]:
+    def entropy(self, logits: Float[Tensor, "b classes"], labels: Tensor) -> Float[Tensor, " b"]:
         """Of each image, times the weight of its class. Weights are of the whole set, so that processes agree."""
-        loss = F.cross_entropy(logits, labels, reduction="none", label_smoothing=self.run.label_smoothing)
+        smoothing = self.run.label_smoothing
+        if labels.ndim == 2:
+            return binary_entropy(logits, labels, smoothing)
+        loss = F.cross_entropy(logits, labels, reduction="none", label_smoothing=smoothing)
         return loss if self.weights is None else loss * self.weights[labels]
 
     def evaluate(self, model: nn.Module) -> dict[str, float]:
@@ -109,10 +115,19 @@ class Classification(OnPictures):
             report = evaluate_classifier(
                 model, self.held_out, self.normalise, device=self.device, batch=batch, share=(rank, world)
             )
+        if isinstance(report, MultiLabelReport):
+            return self.join(report)
         figures = torch.tensor([report.top1, report.loss], device=self.device, dtype=torch.float64)
         figures *= len(report.labels) * world / len(self.held_out)
         top1, loss = self.processes.mean(figures).tolist()
         return {"top1": top1, "loss": loss}
+
+    def join(self, mine: MultiLabelReport) -> dict[str, float]:
+        """Average precision is of all images together, wherever they were looked at."""
+        shares = self.processes.gather((mine.probabilities, mine.labels, mine.loss * len(mine.labels)))
+        probabilities, labels, losses = zip(*shares, strict=True)
+        whole = MultiLabelReport(torch.cat(probabilities), torch.cat(labels), 0.0, mine.seconds)
+        return {"map": whole.map, "loss": sum(losses) / len(whole.labels)}
 
 
 def weigh_classes(images: Images) -> Float[Tensor, " classes"]:

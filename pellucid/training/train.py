@@ -213,7 +213,7 @@ class Trainer:
         )
         files = {TOKENIZER: tokenizer.to_json() + "\n"}
         fitted = self._fit(task, resolved, self.folder, begins=not self.resume, files=files)
-        return self._make_ready(fitted, task, sentences)
+        return self._make_ready(fitted, task)
 
     def _settle(self, run: Any, splits: Any, make: Callable[[Any], Any]) -> tuple[Any, Any]:
         """The run fitted to data and machine, and its task; what it will do is said."""
@@ -245,14 +245,13 @@ class Trainer:
                 engine.keep_average()
             return result
 
-    def _make_ready(self, result: Result, task: Any, splits: Any, module: nn.Module | None = None) -> Result:
+    def _make_ready(self, result: Result, task: Any, splits: Any = None, module: nn.Module | None = None) -> Result:
         """The result with its model: what `load` finds in the folder or, if nothing is kept, what was trained."""
-        run = task.run
-        split = evaluation_split(run, splits) if not isinstance(run, TranslatorRun) else None
+        split = None if splits is None else evaluation_split(task.run, splits)
         if split is not None:
             result = replace(result, evaluated=f"{len(getattr(splits, split)):,} {split} images")
         if self.folder is None:
-            return replace(result, model=task.ready(run.recipe) if self.processes.world == 1 else None)
+            return replace(result, model=task.ready(task.run.recipe) if self.processes.world == 1 else None)
         self.processes.wait()
         path = self.folder.path
         return replace(result, model=load(path, module=module, device=self.device), folder=path)
