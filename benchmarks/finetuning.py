@@ -90,19 +90,17 @@ def main() -> None:
     names = tuple(map(str, chosen))
     training = read(options.folder, "train", chosen)
     as_given = is_as_given(changes)
-    if as_given:
-        evaluated = as_set(read(options.folder, "validation", chosen), names)
+    tested = as_set(read(options.folder, "validation", chosen), names) if as_given else None
     rows = []
     for seed in range(options.seeds):
         train = as_set(draw(training, 0, options.images, seed), names)
-        if not as_given:
-            evaluated = as_set(draw(training, options.images, HELD_OUT, seed), names)
+        evaluated = tested or as_set(draw(training, options.images, HELD_OUT, seed), names)
         rows += [measure(way, seed, train, evaluated, changes) for way in options.ways]
-    if not as_given:
+    if tested is None:
         return
     columns = {"way": Column(), "seed": Column(), "top1": Column("share", 1), "trained": Column("share", 1)}
     tables = {"ways": Table("each way and seed", columns | {"training": Column("s", 1)}, rows)}
-    settings = {"images of each class": options.images, "classes": list(names), "test images": len(evaluated)}
+    settings = {"images of each class": options.images, "classes": list(names), "test images": len(tested)}
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     keep(f"finetuning_{options.images}", tables, device, seeds=range(options.seeds), settings=settings)
 
