@@ -17,10 +17,10 @@ from io import BytesIO
 from pathlib import Path
 from typing import Any
 
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import torch
 import tyro
+from pyarrow.compute import field
 from report import Column, Table, is_as_given, keep
 
 import pellucid
@@ -38,7 +38,7 @@ def read(folder: Path, split: str, chosen: Sequence[int]) -> dict[int, list[byte
     images: dict[int, list[bytes]] = {label: [] for label in chosen}
     for path in sorted(folder.glob(f"{split}-*.parquet")):
         table = pq.read_table(path)
-        table = table.filter(pc.is_in(table["label"], value_set=pc.cast(list(chosen), "int64")))
+        table = table.filter(field("label").isin(list(chosen)))
         for image, label in zip(table["image"].to_pylist(), table["label"].to_pylist(), strict=True):
             images[label].append(image["bytes"])
     return images
@@ -90,20 +90,17 @@ def main() -> None:
     chosen = sorted(random.Random(0).sample(range(200), CLASSES))
     names = tuple(map(str, chosen))
     training = read(options.folder, "train", chosen)
-    as_given = is_as_given(changes)
-    if as_given:
-        evaluated = as_set(read(options.folder, "validation", chosen), names)
+    test = as_set(read(options.folder, "validation", chosen), names) if is_as_given(changes) else None
     rows = []
     for seed in range(options.seeds):
         train = as_set(draw(training, 0, options.images, seed), names)
-        if not as_given:
-            evaluated = as_set(draw(training, options.images, HELD_OUT, seed), names)
+        evaluated = test or as_set(draw(training, options.images, HELD_OUT, seed), names)
         rows += [measure(way, seed, train, evaluated, changes) for way in options.ways]
-    if not as_given:
+    if test is None:
         return
     columns = {"way": Column(), "seed": Column(), "top1": Column("share", 1), "trained": Column("share", 1)}
     tables = {"ways": Table("each way and seed", columns | {"training": Column("s", 1)}, rows)}
-    settings = {"images of each class": options.images, "classes": list(names), "test images": len(evaluated)}
+    settings = {"images of each class": options.images, "classes": list(names), "test images": len(test)}
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     keep(f"finetuning_{options.images}", tables, device, seeds=range(options.seeds), settings=settings)
 

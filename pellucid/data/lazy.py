@@ -16,7 +16,18 @@ from PIL import Image
 from torch import Tensor
 
 from pellucid.data.decoding import Decoders, Failures, Item, cores
-from pellucid.data.images import ImageHeader, ImageSet, Size, View, check_labels, check_size, decode, probe, to_tensor
+from pellucid.data.images import (
+    ImageHeader,
+    ImageSet,
+    Size,
+    View,
+    check_labels,
+    check_size,
+    decode,
+    label_at,
+    probe,
+    to_tensor,
+)
 
 log = logging.getLogger("pellucid")
 
@@ -119,10 +130,10 @@ class LazyImageSet:
     def __len__(self) -> int:
         return len(self.labels)
 
-    def __getitem__(self, index: int) -> tuple[UInt8[Tensor, "c y x"], int]:
+    def __getitem__(self, index: int) -> tuple[UInt8[Tensor, "c y x"], Any]:
         """An image, decoded now, and its label."""
         place = range(len(self))[operator.index(index)]
-        return self.read(torch.tensor([place]))[0], int(self.labels[place])
+        return self.read(torch.tensor([place]))[0], label_at(self.labels, place)
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -165,7 +176,7 @@ class LazyImageSet:
     def replace(self, index: int, view: View | None, error: ValueError) -> Tensor:
         """Another image of the class of one that can't be read."""
         self._note(index, error)
-        same = (self.labels == self.labels[index]).nonzero().flatten()
+        same = (self.labels == self.labels[index]).view(len(self), -1).all(1).nonzero().flatten()
         others = torch.cat([same[same > index], same[same < index]]).tolist()
         for other in others:
             if other not in self._broken:
@@ -174,8 +185,9 @@ class LazyImageSet:
                 except ValueError as again:
                     self._note(other, again)
                     error = again
-        label = self.classes[int(self.labels[index])]
-        raise ValueError(f"no image of the class {label!r} can be read; the first: {error}")
+        label = label_at(self.labels, index)
+        like = "such classes" if isinstance(label, Tensor) else f"the class {self.classes[label]!r}"
+        raise ValueError(f"no image of {like} can be read; the first: {error}")
 
     def _note(self, index: int, error: ValueError) -> None:
         self._broken.add(index)

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from pellucid.config import finite
 from pellucid.data.augment import Normalise, normalised
+from pellucid.evaluation.multilabel import MultiLabelReport, binary_entropy
 from pellucid.layers.modes import evaluating
 
 
@@ -98,20 +99,28 @@ def evaluate_classifier(
     device: torch.device | str = "cpu",
     batch: int = 1000,
     share: tuple[int, int] = (0, 1),
-    labels: Int[Tensor, " n"] | None = None,
+    labels: Tensor | None = None,
     names: Sequence[str] = (),
-) -> ClassificationReport:
-    """The model's answers to all images, or to one process's share (rank, world) of them; normalisation alone."""
+) -> ClassificationReport | MultiLabelReport:
+    """The model's answers to all images, or to one process's share (rank, world) of them; normalisation alone.
+
+    Labels (n classes) say of each class whether it is true; then each has a probability of its own.
+    """
     truth: Tensor = images.labels if labels is None else labels
     indices = torch.arange(share[0], len(images), share[1])
     started = time.perf_counter()
     probabilities, losses = [], []
+    several = truth.ndim == 2
     with evaluating(model):
         for part in indices.split(batch):
             logits = model(normalised(images.read(part).to(device), normalise)).float()
-            losses.append(F.cross_entropy(logits, truth[part].to(device), reduction="sum"))
-            probabilities.append(logits.softmax(-1))
+            true = truth[part].to(device)
+            losses.append(
+                binary_entropy(logits, true).sum() if several else F.cross_entropy(logits, true, reduction="sum")
+            )
+            probabilities.append(logits.sigmoid() if several else logits.softmax(-1))
         answers = torch.cat(probabilities).cpu()
     seconds = time.perf_counter() - started
     loss = torch.stack(losses).sum().item() / max(1, len(indices))
-    return ClassificationReport(answers, truth[indices], loss, seconds, tuple(names))
+    kind = MultiLabelReport if several else ClassificationReport
+    return kind(answers, truth[indices], loss, seconds, tuple(names))

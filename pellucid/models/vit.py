@@ -93,6 +93,8 @@ class ViTConfig:
     """Share of the patches left out in training."""
     labels: tuple[str, ...] | None = None
     """Names of the classes."""
+    multi_label: bool = False
+    """Several classes may be true of an image: each has a probability of its own."""
     mean: tuple[float, ...] | None = None
     """Of each channel, in 0…1, by which images are normalised."""
     std: tuple[float, ...] | None = None

@@ -1,6 +1,7 @@
 """A vision transformer that can be asked: what it sees in a picture, why, and how often it is right."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
@@ -15,6 +16,7 @@ from pellucid.data.reader import Picture
 from pellucid.data.sources import DataConfig, load_split
 from pellucid.evaluation.accuracy import ClassificationReport, evaluate_classifier
 from pellucid.evaluation.labels import relabel
+from pellucid.evaluation.multilabel import MultiLabelReport
 from pellucid.explain.classes import explain, target_of
 from pellucid.explain.maps import Map, Method
 from pellucid.explain.trace import USUAL_METHODS, Trace, trace
@@ -73,12 +75,12 @@ class ReadyClassifier(ReadyModel):
 
     @torch.no_grad()
     def probabilities(self, pixels: UInt8[Tensor, "b c y x"]) -> Float[Tensor, "b classes"]:
-        """Of all classes, picture by picture."""
+        """Of all classes, picture by picture; they add up to one unless several may be true."""
         with evaluating(self.model):
             logits = self.model(self.reader.prepare(pixels, self.model)).float()
         if not logits.isfinite().all():
             raise ValueError("the model's answer is no number; its weights are damaged")
-        return logits.softmax(-1).cpu()
+        return (logits.sigmoid() if self.looks.multi_label else logits.softmax(-1)).cpu()
 
     def trace(
         self, picture: Picture, *, methods: Sequence[Method] = USUAL_METHODS, target: int | str | None = None
@@ -102,7 +104,7 @@ class ReadyClassifier(ReadyModel):
         batch: int = 500,
         classes: Mapping[str, str] | None = None,
         tolerated: float = TOLERATED,
-    ) -> ClassificationReport:
+    ) -> ClassificationReport | MultiLabelReport:
         """How often it is right, class by class, on images by name (`cifar10`, `folder:PATH`, …), or on any dataset.
 
         split: "train", "validation", "test" or "all". A run knows the data that it was trained on by its images: of
@@ -118,6 +120,11 @@ class ReadyClassifier(ReadyModel):
             raise ValueError(
                 f"the images have {images.shape[0]} channels and the model was trained on {self.reader.channels}"
             )
+        if (images.labels.ndim == 2) != self.looks.multi_label:
+            kind, other = (
+                ("several classes", "one class") if self.looks.multi_label else ("one class", "several classes")
+            )
+            raise ValueError(f"the model was trained to say {kind} of a picture, and these have labels of {other}")
         labels = relabel(images, self.looks.labels, self.looks.classes, classes)
         how = {"device": self.device, "batch": batch, "names": self.labels}
         return evaluate_classifier(self.model, images, self.reader.normalise, labels=labels, **how)
@@ -134,8 +141,11 @@ class ReadyClassifier(ReadyModel):
             return data
         trained_on = self.run.data if isinstance(self.run, ClassifierRun) else None
         same = trained_on is not None and not self.held_out and trained_on.name == data
-        held_out = trained_on.held_out if trained_on is not None and same else 0
-        return DataConfig(data, path=path, size=self.reader.size, held_out=held_out, tolerated=tolerated)
+        several = self.looks.multi_label and data.startswith("csv:")
+        config = DataConfig(data, path=path, size=self.reader.size, tolerated=tolerated, several=several)
+        if trained_on is None or not same:
+            return config
+        return replace(config, held_out=trained_on.held_out, folds=trained_on.folds, fold=trained_on.fold)
 
     @property
     def transformer(self) -> ViT:

@@ -19,6 +19,7 @@ from pellucid.runs.tuning import Tune
 Precision = Literal["float32", "bf16"]
 Rule = Literal["adamw", "muon", "sgd"]
 Fall = Literal["cosine", "linear", "constant"]
+Balance = Literal["none", "weights", "sampling"]
 
 
 @dataclass(frozen=True)
@@ -99,6 +100,8 @@ class Run:
     """A duration; "0 steps" is never, and the end always counts."""
     checkpoint_every: str = "1 epochs"
     """A duration; "0 steps" is never, and the end always counts."""
+    patience: int = 0
+    """Evaluations without a better score after which the run ends; 0 for no such end."""
     keep_every: str = "0 steps"
     """A duration after which the weights are kept for good, to look back on; "0 steps" is never."""
     seed: int = 0
@@ -109,6 +112,8 @@ class Run:
     def __post_init__(self) -> None:
         if self.batch < 1 or self.accumulate < 1:
             raise ValueError(f"batch is {self.batch} and accumulate {self.accumulate}; expected one or more")
+        if self.patience < 0:
+            raise ValueError(f"patience is {self.patience}; expected zero or more evaluations")
         if self.parallel not in ("ddp", "fsdp"):
             raise ValueError(f"parallel is {self.parallel!r}; expected 'ddp' or 'fsdp'")
         for name in ("duration", "evaluate_every", "checkpoint_every", "keep_every"):
@@ -152,8 +157,16 @@ class ClassifierRun(PictureRun):
     """What is trained."""
     data: DataConfig = field(default_factory=DataConfig)
     """On which images."""
+    balance: Balance = "none"
+    """For classes of different sizes: give the images of small ones more weight in the loss (weights), or show those of
+    every class equally often (sampling)."""
     module: Annotated[str | None, Suppress] = None
     """Name of the class of one's own that is trained instead of a vision transformer, from Python; not rebuilt."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.balance not in get_args(Balance):
+            raise ValueError(f"balance is {self.balance!r}; expected one of {', '.join(map(repr, get_args(Balance)))}")
 
 
 @dataclass(frozen=True)
@@ -352,3 +365,8 @@ class Plan:
     checkpoint_every: int
     epoch_size: int
     keep_every: int = 0
+    batch: int = 0
+
+    def steps_of(self, duration: Duration, batch: int) -> int:
+        """A duration in steps, as those of the plan were converted. batch: of the run, where the plan doesn't say."""
+        return duration.steps(steps_per_epoch=self.epoch_size / (self.batch or batch))

@@ -9,6 +9,7 @@ import logging
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from typing import Any
 from pellucid.config import brief, from_json, read_json, to_json
 from pellucid.files import make_folder, sync_handle, write_bytes, write_json, write_text
 from pellucid.runs.checkpoints import Checkpoints
-from pellucid.runs.config import RUNS, AnyRun, CaptionerRun, ClassifierRun, Plan, Run
+from pellucid.runs.config import RUNS, AnyRun, CaptionerRun, ClassifierRun, Duration, Plan, Run
 from pellucid.runs.environment import describe_environment
 from pellucid.runs.log import Log, read_lines
 
@@ -93,6 +94,21 @@ class RunFolder:
 
     def keep_plan(self, plan: Plan) -> None:
         write_json(self.plan_file, to_json(plan))
+
+    def prolong(self, duration: str) -> None:
+        """Give the run a longer duration: its plan first, so that a kill in between leaves a run that goes on."""
+        run, plan = self.run(), self.plan()
+        if self.second_stage.config_file.is_file():
+            raise ValueError(f"{self.path} is in its second stage; its first can't be longer any more")
+        length = Duration.parse(duration)
+        if length.unit == "minutes":
+            raise ValueError(f"duration is {duration!r}; expected steps or epochs for a run that goes on")
+        if plan is not None:
+            steps = plan.steps_of(length, run.batch)
+            if steps < plan.steps:
+                raise ValueError(f"duration is {duration!r}, {steps:,} steps; {self.path} has {plan.steps:,} already")
+            self.keep_plan(replace(plan, steps=steps))
+        write_json(self.config_file, {"kind": run.kind} | to_json(replace(run, duration=duration)))
 
     def held_out(self) -> dict[str, dict[str, int]]:
         """By split: the names of the images that were held out, and their sizes in bytes. Older runs don't say."""

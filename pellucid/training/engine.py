@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import takewhile
 from pathlib import Path
@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pellucid.runs.checkpoints import Facts
+from pellucid.runs.checkpoints import Facts, read_facts
 from pellucid.runs.config import Duration, Plan, Run
 from pellucid.runs.folder import RunFolder
 from pellucid.training.checkpoint import CheckpointWriter, State
@@ -34,12 +34,15 @@ class Observer:
     def began(self, step: int, steps: int) -> None: ...
     def logged(self, lines: list[dict[str, Any]]) -> None: ...
 
+    def stopping(self) -> None:
+        """A signal asks the run to stop; called by its handler, between any two instructions."""
+
 
 class Stopped(Exception):
     """A signal asked the run to stop; its state is saved."""
 
     def __init__(self, step: int, number: int):
-        super().__init__(f"stopped after step {step}")
+        super().__init__(f"stopped after step {step}" if step else "stopped before the first step")
         self.step, self.signal = step, number
 
 
@@ -49,6 +52,8 @@ class Result:
 
     figures: of the last evaluation. score: which of them says how good it is; best: the best that it was.
     model: a `ReadyClassifier` or a `ReadyCaptioner`, with the best weights if a folder keeps them, else the last.
+    kept: the figures of those weights, and their step; evaluated: on what, as "60 validation images".
+    planned: how many steps there would have been without the end of patience.
     """
 
     steps: int
@@ -60,6 +65,9 @@ class Result:
     score: str = ""
     model: Any = None
     folder: Path | None = None
+    kept: dict[str, float] = field(default_factory=dict)
+    evaluated: str = ""
+    planned: int = 0
 
 
 class Engine:
@@ -91,33 +99,45 @@ class Engine:
         self.captures = run.graphs and device.type == "cuda"
         self.capturing = 0.0  # seconds of it since the last flush: no part of training
         self.best: float | None = None
+        self.stale = 0  # evaluations since the best one
         self.figures: dict[str, float] = {}
+        self.kept: dict[str, float] = {}  # the same of the best evaluation, with its step
         self.seconds = self.warm_up = 0.0
 
     def fit(self) -> Result:
         """Train to the end, from the last checkpoint if the folder holds one."""
-        with _signals() if self.folder else nullcontext([]) as signals:
+        with _signals(self.observer) if self.folder else nullcontext(_Signals()) as signals:
             facts = self.checkpoints.restore_last(self.state) if self.checkpoints else None
             start = facts.step if facts else 0
             if facts:
                 self.best, self.figures, self.seconds = facts.best, facts.figures, facts.seconds
-            self.warm_up = self._warm_up(start)
-            plan = self._plan()
+                self.stale = facts.stale
+                self.kept = self._read_kept()
+            with signals.interrupting(start):  # nothing has been learned that could be lost
+                self.warm_up = self._warm_up(start)
+                plan = self._plan()
             if self.folder and self.processes.first:
                 self.folder.cut_log(start)
             self.observer.began(start, plan.steps)
-            self._loop(start, plan, signals)
+            steps = start if self.has_lost_patience else self._loop(start, plan, signals)
         return Result(
-            plan.steps,
-            plan.steps * self.task.batch,
+            steps,
+            steps * self.task.batch,
             self.seconds,
             self.warm_up,
             self.figures,
             self.best,
             self.task.score,
+            kept=self.kept if self.folder and self.kept else {"step": steps} | self.figures,
+            planned=plan.steps,
         )
 
-    def _loop(self, start: int, plan: Plan, signals: list[int]) -> None:
+    @property
+    def has_lost_patience(self) -> bool:
+        return 0 < self.run.patience <= self.stale
+
+    def _loop(self, start: int, plan: Plan, signals: "_Signals") -> int:
+        """Train from one step to the end, and say after which step that was."""
         pending, begun = _Pending(), time.perf_counter()
         for step, parts in enumerate(self.task.batches(start, plan.steps), start):
             pending.add(step, self._step(step, plan.steps, parts), schedule(self.run.optim, step, plan.steps))
@@ -133,11 +153,15 @@ class Engine:
             if keep:
                 self._keep(done)
             stop = self.processes.agree(bool(signals), self.device)
-            if save or stop:
+            ends = last or self.has_lost_patience
+            if save or stop or ends:
                 self._save(done)
-            if stop and not last:
+            if ends:
+                return done
+            if stop:
                 raise Stopped(done, signals[0] if signals else signal.SIGTERM)
             begun = time.perf_counter()
+        return plan.steps
 
     # One step
 
@@ -221,6 +245,7 @@ class Engine:
             checkpoint_every=self._length(self.run.checkpoint_every),
             epoch_size=self.task.epoch_size,
             keep_every=self._length(self.run.keep_every),
+            batch=self.task.batch,
         )
         if self.folder and self.processes.first:
             self.folder.keep_plan(plan)
@@ -296,12 +321,19 @@ class Engine:
         with self._averaged():
             self.figures = self.task.evaluate(self.network)
             score = self.figures.get(self.task.score)
+            self.stale += score is not None
             if score is not None and (self.best is None or score > self.best):
-                self.best = score
+                self.stale = 0
+                self.best, self.kept = score, {"step": done} | self.figures
                 if self.checkpoints:
-                    self.checkpoints.save_best(self._weights(), {"step": done, self.task.score: score})
+                    self.checkpoints.save_best(self._weights(), self.kept)
         line = {"step": done, "epoch": self._epoch(done), "evaluation": self.figures, "seconds": round(self.seconds, 3)}
         self._log([line])
+
+    def _read_kept(self) -> dict[str, float]:
+        """What the best weights say of themselves; runs of 0.1 say their step and score."""
+        best = self.folder.checkpoints.best if self.folder else None
+        return {} if best is None or not best.is_file() else read_facts(best)
 
     def _keep(self, done: int) -> None:
         self._check_weights(done)
@@ -333,7 +365,8 @@ class Engine:
     def _save(self, done: int) -> None:
         self._check_weights(done)
         if self.checkpoints:
-            self.checkpoints.save_last(self.state.tensors(), Facts(done, self.seconds, self.best, self.figures))
+            facts = Facts(done, self.seconds, self.best, self.figures, stale=self.stale)
+            self.checkpoints.save_last(self.state.tensors(), facts)
 
     def _epoch(self, done: int) -> float:
         return round(done * self.task.batch / self.task.epoch_size, 4)
@@ -385,13 +418,30 @@ class _Pending:
         self.rates: list[float] = []
 
 
+class _Signals(list[int]):
+    """The signals that came."""
+
+    interrupts = False  # whether the next one ends what is done at once
+
+    @contextmanager
+    def interrupting(self, step: int) -> Iterator[None]:
+        """A signal doesn't wait for the end of what is done inside."""
+        self.interrupts = True
+        try:
+            yield
+        except KeyboardInterrupt:
+            raise Stopped(step, self[0] if self else signal.SIGINT) from None
+        finally:
+            self.interrupts = False
+
+
 @contextmanager
-def _signals() -> Iterator[list[int]]:
-    """SIGINT and SIGTERM are kept for the end of a step. A second one ends the process at once.
+def _signals(observer: Observer | None = None) -> Iterator[_Signals]:
+    """SIGINT and SIGTERM are kept for the end of a step, which is said at once. A second one ends the process at once.
 
     One that the process was told to ignore, as Ctrl-C is with nohup, stays ignored.
     """
-    signals: list[int] = []
+    signals = _Signals()
     if threading.current_thread() is not threading.main_thread():
         yield signals
         return
@@ -401,6 +451,10 @@ def _signals() -> Iterator[list[int]]:
         signals.append(number)
         for known, handler in before.items():
             signal.signal(known, handler)
+        if signals.interrupts:
+            raise KeyboardInterrupt
+        if observer is not None:
+            observer.stopping()
 
     heard = [number for number in (signal.SIGINT, signal.SIGTERM) if signal.getsignal(number) != signal.SIG_IGN]
     before.update({number: signal.signal(number, note) for number in heard})
