@@ -14,7 +14,7 @@ from pellucid.runs.tuning import Tune
 def vit_finetune() -> ClassifierRun:
     """pellucid train vit_finetune --start SOURCE --data.name folder:PATH: every weight moves, the lower the less.
 
-    Evidence: vit-cifar10 to 20 classes of Tiny ImageNet on one H200, means of three seeds, by an earlier draft (LOG.md):
+    Evidence: vit-cifar10 to 20 classes of Tiny ImageNet, one H200, means of three seeds, by an earlier draft (LOG.md):
     top-1 47.3 % with 20 images of each class and 60.0 % with 100; from scratch 26.8 % and 42.8 %.
 
     The rate suits some hundreds to some thousands of images; with more, fewer epochs do. benchmarks/finetuning.py
