@@ -20,6 +20,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import torch
 import tyro
+from pyarrow.compute import field
 from report import Column, Table, is_as_given, keep
 
 import pellucid
@@ -37,9 +38,9 @@ def read(folder: Path, split: str, chosen: Sequence[int]) -> dict[int, list[byte
     images: dict[int, list[bytes]] = {label: [] for label in chosen}
     for path in sorted(folder.glob(f"{split}-*.parquet")):
         table = pq.read_table(path)
+        table = table.filter(field("label").isin(list(chosen)))
         for image, label in zip(table["image"].to_pylist(), table["label"].to_pylist(), strict=True):
-            if label in images:
-                images[label].append(image["bytes"])
+            images[label].append(image["bytes"])
     return images
 
 
@@ -89,18 +90,17 @@ def main() -> None:
     chosen = sorted(random.Random(0).sample(range(200), CLASSES))
     names = tuple(map(str, chosen))
     training = read(options.folder, "train", chosen)
-    as_given = is_as_given(changes)
-    tested = as_set(read(options.folder, "validation", chosen), names) if as_given else None
+    test = as_set(read(options.folder, "validation", chosen), names) if is_as_given(changes) else None
     rows = []
     for seed in range(options.seeds):
         train = as_set(draw(training, 0, options.images, seed), names)
-        evaluated = tested or as_set(draw(training, options.images, HELD_OUT, seed), names)
+        evaluated = test or as_set(draw(training, options.images, HELD_OUT, seed), names)
         rows += [measure(way, seed, train, evaluated, changes) for way in options.ways]
-    if tested is None:
+    if test is None:
         return
     columns = {"way": Column(), "seed": Column(), "top1": Column("share", 1), "trained": Column("share", 1)}
     tables = {"ways": Table("each way and seed", columns | {"training": Column("s", 1)}, rows)}
-    settings = {"images of each class": options.images, "classes": list(names), "test images": len(tested)}
+    settings = {"images of each class": options.images, "classes": list(names), "test images": len(test)}
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     keep(f"finetuning_{options.images}", tables, device, seeds=range(options.seeds), settings=settings)
 

@@ -14,7 +14,11 @@ from pellucid.runs.tuning import Tune
 def vit_finetune() -> ClassifierRun:
     """pellucid train vit_finetune --start SOURCE --data.name folder:PATH: every weight moves, the lower the less.
 
-    The rate suits some hundreds to some thousands of images; with more, fewer epochs do.
+    Evidence: vit-cifar10 to 20 classes of Tiny ImageNet, one H200, means of three seeds, by an earlier draft (LOG.md):
+    top-1 47.3 % with 20 images of each class and 60.0 % with 100; from scratch 26.8 % and 42.8 %.
+
+    The rate suits some hundreds to some thousands of images; with more, fewer epochs do. benchmarks/finetuning.py
+    measures all three recipes.
     """
     return ClassifierRun(
         recipe="vit_finetune",
@@ -32,7 +36,10 @@ def vit_finetune() -> ClassifierRun:
 
 
 def vit_probe() -> ClassifierRun:
-    """pellucid train vit_probe --start SOURCE --data.name folder:PATH: the head alone, the rest stays as it is."""
+    """pellucid train vit_probe --start SOURCE --data.name folder:PATH: the head alone, the rest stays as it is.
+
+    Evidence: as vit_finetune; 37.4 % with 20 images of each class and 48.2 % with 100.
+    """
     return replace(
         vit_finetune(),
         recipe="vit_probe",
@@ -43,6 +50,8 @@ def vit_probe() -> ClassifierRun:
 
 def vit_lora() -> ClassifierRun:
     """pellucid train vit_lora --start SOURCE --data.name folder:PATH: products of rank 16 beside q, k, v and o.
+
+    Evidence: as vit_finetune; 44.7 % with 20 images of each class and 59.8 % with 100, moving 4.2 % of the parameters.
 
     The norms move, too. What is kept is an ordinary model with the products added in.
     """

@@ -201,6 +201,7 @@ class Trainer:
             checkpoint = folder.checkpoints.weights()
             assert checkpoint is not None, "the first stage has just ended"
             fill_module(second.model, checkpoint)
+        prepare(second.model, resolved.second_stage)
         begins = inner is not None and not inner.config_file.exists()
         self.processes.wait()
         last = self._fit(second, resolved.second_stage, inner, begins=begins, files=files)
@@ -227,6 +228,7 @@ class Trainer:
             task = make(run)
             if self.source is not None:
                 begin_with(task.model, self.source)
+            prepare(task.model, run)
             return task
 
         if self.told is None and not self.progress:
@@ -251,7 +253,6 @@ class Trainer:
                     board = folder if self.tensorboard else None
                     display = meanwhile.enter_context(RunDisplay(run.recipe, tensorboard=board))
             self.processes.wait()
-            prepare(task.model, run)
             engine = Engine(task, run, self.device, folder=folder, processes=self.processes, observer=display)
             result = engine.fit()
             if folder is None:
