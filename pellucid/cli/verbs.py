@@ -85,6 +85,12 @@ class EvaluateOptions:
     """The share of images that may be unreadable; they are named and left out."""
     json: bool = False
     """Print one JSON object; shares, not percent."""
+    views: int = 1
+    """Classifiers: views of each picture whose answers are averaged: 2 mirrors it too, 10 also shifts both."""
+    report: Path | None = None
+    """Classifiers: write a page (.html) on every class, how sure it is and how often right, with its worst mistakes."""
+    calibrate: bool = False
+    """Classifiers that are runs: make it as sure as it is right on these images, for good; not on test images."""
     confusion: Path | None = None
     """Draw a classifier's confusion matrix into this file (.png, .svg, .pdf)."""
     beam: int | None = None
@@ -124,6 +130,8 @@ class PredictOptions:
     """Write the answers into this file, a picture a line (.csv, .jsonl); pictures that it has already are left out."""
     batch: int = 32
     """Pictures at a time."""
+    views: int = 1
+    """Views of each picture whose answers are averaged: 2 mirrors it too, 10 also shifts both."""
     device: str = "auto"
     """cpu, cuda, or auto."""
 
