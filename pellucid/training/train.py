@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
@@ -26,7 +26,7 @@ from pellucid.runs.checkpoints import fill_module
 from pellucid.runs.folder import HELD_OUT, TOKENIZER
 from pellucid.training import caption, classify, translate
 from pellucid.training.distributed import Processes, joined
-from pellucid.training.engine import Engine, Result
+from pellucid.training.engine import Engine, Observer, Observers, Result
 from pellucid.training.fitting import Told, check_tokens, fit_held_out, fit_run, settle_task
 from pellucid.training.pictures import evaluation_split
 from pellucid.training.progress import RunDisplay
@@ -45,6 +45,7 @@ def train(
     dataset: Any = None,
     progress: bool = True,
     tensorboard: bool = False,
+    callbacks: Sequence[Observer] = (),
     **changes: Any,
 ) -> Result:
     """Train a recipe by its name, or a run; what `pellucid train` does.
@@ -54,6 +55,7 @@ def train(
     module: one's own, that makes logits (b classes) of normalised images (b c y x); trained instead of the recipe's.
     dataset: one's own instead of the recipe's: any dataset of (image, label) with `__getitem__`, or several by split,
         {"train": …, "validation": …, "test": …}.
+    callbacks: are told of every step and evaluation, and may end the run; see `Observer`.
     changes: fields of the run, as duration="5 epochs" or optim={"lr": 1e-3}. Of a recipe, batch, precision and
         compiling are fitted to the data and the machine unless they are among them; a run is trained as it is.
 
@@ -70,6 +72,7 @@ def train(
         "dataset": dataset,
         "progress": progress,
         "tensorboard": tensorboard,
+        "callbacks": callbacks,
     }
     device = pick_device(run.device)
     with joined(device) as processes:
@@ -89,6 +92,7 @@ def train_run(
     tensorboard: bool = False,
     told: Told = None,
     longer: str | None = None,
+    callbacks: Sequence[Observer] = (),
 ) -> Result:
     """Load the data, train, and keep everything in the run's folder; without one, nothing is kept.
 
@@ -97,7 +101,7 @@ def train_run(
     """
     if folder is not None and longer is not None:
         run = prolong(folder, longer, processes or Processes())
-    trainer = Trainer(folder, device, processes or Processes(), resume, progress, tensorboard, told)
+    trainer = Trainer(folder, device, processes or Processes(), resume, progress, tensorboard, told, tuple(callbacks))
     if folder is not None:
         check_place(folder, resume)
     if module is None:
@@ -158,6 +162,7 @@ class Trainer:
     progress: bool
     tensorboard: bool
     told: Told = None
+    callbacks: tuple[Observer, ...] = ()
 
     def train_classifier(self, run: ClassifierRun, dataset: Any, module: nn.Module | None) -> Result:
         if run.module is not None and module is None:
@@ -229,7 +234,7 @@ class Trainer:
         self, task: Task, run: Run, folder: RunFolder | None, *, begins: bool, files: dict[str, str] | None = None
     ) -> Result:
         with ExitStack() as meanwhile:
-            display = None
+            observers = list(self.callbacks)
             if self.processes.first:
                 if folder and begins:  # now that nothing is wrong with what was asked for
                     folder.create(run, files)
@@ -237,9 +242,11 @@ class Trainer:
                     meanwhile.enter_context(folder.alone())
                 if self.progress:
                     board = folder if self.tensorboard else None
-                    display = meanwhile.enter_context(RunDisplay(run.recipe, tensorboard=board))
+                    observers.append(meanwhile.enter_context(RunDisplay(run.recipe, tensorboard=board)))
             self.processes.wait()
-            engine = Engine(task, run, self.device, folder=folder, processes=self.processes, observer=display)
+            engine = Engine(
+                task, run, self.device, folder=folder, processes=self.processes, observer=Observers(*observers)
+            )
             result = engine.fit()
             if folder is None:
                 engine.keep_average()

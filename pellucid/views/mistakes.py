@@ -17,8 +17,8 @@ STYLE = """body{font:15px/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem a
 table{border-collapse:collapse}td,th{padding:.2rem .8rem;text-align:right;border-bottom:1px solid #ddd}
 td:first-child,th:first-child{text-align:left}figure{display:inline-block;width:11rem;margin:0 1rem 1.2rem 0;
 vertical-align:top}img{width:100%;image-rendering:pixelated;background:#eee}figcaption{overflow-wrap:anywhere}
-small{color:#666}.bar{display:inline-block;height:.7rem;background:#356ac3}.track{display:inline-block;width:8rem;
-text-align:left;background:#eee;height:.7rem}"""
+small{color:#666}.bar{display:block;height:100%;background:#356ac3}.track{display:inline-block;vertical-align:middle;
+width:8rem;text-align:left;background:#eee;height:.7rem}"""
 BINS = 10
 
 
@@ -29,7 +29,7 @@ def write_report(report: ClassificationReport, title: str, path: Path, count: in
         f"<p>{len(report.labels):,} pictures, top-1 {report.top1:.2%}, top-5 {report.top5:.2%}, "
         f"calibration error (ECE) {report.ece():.2%}.</p>",
         "<h2>Class by class</h2>",
-        tabulate(("class", "right", "", "pictures", "of those called so", "mostly taken for"), class_rows(report)),
+        tabulate(("class", "right", "", "pictures", "right when it says so", "mostly taken for"), class_rows(report)),
         "<h2>How sure it is, and how often it is right then</h2>",
         tabulate(("probability", "pictures", "mean probability", "right", ""), bin_rows(report)),
         "<h2>The mistakes it was surest of</h2>",
