@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
@@ -26,7 +26,7 @@ from pellucid.runs.checkpoints import fill_module
 from pellucid.runs.folder import HELD_OUT, TOKENIZER
 from pellucid.training import caption, classify, translate
 from pellucid.training.distributed import Processes, joined
-from pellucid.training.engine import Engine, Result
+from pellucid.training.engine import Engine, Observer, Observers, Result
 from pellucid.training.fitting import Told, check_tokens, fit_held_out, fit_run, settle_task
 from pellucid.training.lora import merge
 from pellucid.training.pictures import evaluation_split
@@ -48,6 +48,7 @@ def train(
     dataset: Any = None,
     progress: bool = True,
     tensorboard: bool = False,
+    callbacks: Sequence[Observer] = (),
     **changes: Any,
 ) -> Result:
     """Train a recipe by its name, or a run; what `pellucid train` does.
@@ -57,6 +58,7 @@ def train(
     module: one's own, that makes logits (b classes) of normalised images (b c y x); trained instead of the recipe's.
     dataset: one's own instead of the recipe's: any dataset of (image, label) with `__getitem__`, or several by split,
         {"train": …, "validation": …, "test": …}.
+    callbacks: are told of every step and evaluation, and may end the run; see `Observer`.
     changes: fields of the run, as duration="5 epochs" or optim={"lr": 1e-3}. Of a recipe, batch, precision and
         compiling are fitted to the data and the machine unless they are among them; a run is trained as it is.
 
@@ -73,6 +75,7 @@ def train(
         "dataset": dataset,
         "progress": progress,
         "tensorboard": tensorboard,
+        "callbacks": callbacks,
     }
     device = pick_device(run.device)
     with joined(device) as processes:
@@ -92,6 +95,7 @@ def train_run(
     tensorboard: bool = False,
     told: Told = None,
     longer: str | None = None,
+    callbacks: Sequence[Observer] = (),
 ) -> Result:
     """Load the data, train, and keep everything in the run's folder; without one, nothing is kept.
 
@@ -103,7 +107,9 @@ def train_run(
     if folder is not None:
         check_place(folder, resume)
     run, source = begin(run, folder, module)
-    trainer = Trainer(folder, device, processes or Processes(), resume, progress, tensorboard, told, source)
+    trainer = Trainer(
+        folder, device, processes or Processes(), resume, progress, tensorboard, told, source, tuple(callbacks)
+    )
     if module is None:
         check_room(run, device, trainer.processes)
     try:
@@ -163,6 +169,7 @@ class Trainer:
     tensorboard: bool
     told: Told = None
     source: ViT | None = None  # what the model begins as
+    callbacks: tuple[Observer, ...] = ()
 
     def train_classifier(self, run: ClassifierRun, dataset: Any, module: nn.Module | None) -> Result:
         if run.module is not None and module is None:
@@ -243,7 +250,7 @@ class Trainer:
         self, task: Task, run: Run, folder: RunFolder | None, *, begins: bool, files: dict[str, str] | None = None
     ) -> Result:
         with ExitStack() as meanwhile:
-            display = None
+            observers = list(self.callbacks)
             if self.processes.first:
                 if folder and begins:  # now that nothing is wrong with what was asked for
                     folder.create(run, files)
@@ -251,9 +258,11 @@ class Trainer:
                     meanwhile.enter_context(folder.alone())
                 if self.progress:
                     board = folder if self.tensorboard else None
-                    display = meanwhile.enter_context(RunDisplay(run.recipe, tensorboard=board))
+                    observers.append(meanwhile.enter_context(RunDisplay(run.recipe, tensorboard=board)))
             self.processes.wait()
-            engine = Engine(task, run, self.device, folder=folder, processes=self.processes, observer=display)
+            engine = Engine(
+                task, run, self.device, folder=folder, processes=self.processes, observer=Observers(*observers)
+            )
             result = engine.fit()
             if folder is None:
                 engine.keep_average()
