@@ -59,24 +59,28 @@ def read_marked(folder: str, split: str) -> list[Marked]:
     return [Marked(pairs.sources[line], pairs.targets[line], links) for line, links in kept]
 
 
+def parts_alike(model: Any, pair: Marked) -> bool:
+    """Whether the pieces make the words that the links speak of; a piece may join a mark to a figure."""
+    encoded = ((each, model.tokenizer.words(model.tokenizer.encode(each))) for each in (pair.source, pair.target))
+    return all([word for word, _ in words] == split_words(sentence) for sentence, words in encoded)
+
+
 def look(model: Any, pair: Marked, gradients: bool = False) -> tuple[PairLook, Any]:
     """The watched pass, and from maps of pieces to maps of words."""
     tokenizer = model.tokenizer
     source, said = tokenizer.source(pair.source), [*tokenizer.encode(pair.target), END]
     read, spoken = tokenizer.words(source), tokenizer.words(said)
-    for words, sentence in ((read, pair.source), (spoken, pair.target)):
-        assert [word for word, _ in words] == split_words(sentence), sentence
     seen = PairLook.of(model.model, torch.tensor([source]), torch.tensor([said]), gradients=gradients)
     return seen, lambda maps: map_words(maps, spoken, read)
 
 
-def raw_errors(model: Any, pairs: list[Marked], later: int) -> Tensor:
-    """Errors (layers heads + 1) of each head and, last, their mean. later: rows after the word was read, not said."""
+def raw_errors(model: Any, pairs: list[Marked]) -> Tensor:
+    """Errors (layers heads + 1) of each head of the attention to the source and, last, of their mean."""
     errors: Any = 0
     for pair in pairs:
         seen, by_words = look(model, pair)
         maps = torch.stack([cross.weights()[0] for _, cross in seen.decoder])  # layers heads t s
-        maps = torch.cat([maps, maps.mean(1, keepdim=True)], 1).roll(-later, 2)
+        maps = torch.cat([maps, maps.mean(1, keepdim=True)], 1)
         errors = errors + torch.tensor([[count_errors(by_words(each), pair.links) for each in row] for row in maps])
     return errors
 
@@ -100,34 +104,32 @@ def place_errors(pairs: list[Marked]) -> dict[str, float]:
 
 def measure(model: Any, folder: str) -> dict[str, Table]:
     """All of it: chosen on validation sentences, measured on test sentences."""
-    chosen, measured = read_marked(folder, CHOSEN_ON), read_marked(folder, MEASURED_ON)
-    links = sum(len(pair.links) for pair in measured)
-    rates, ways, heads = {}, {"as the word is said": 0, "after it was read": 1}, []
-    for way, later in ways.items():
-        best = int(raw_errors(model, chosen, later)[:, :-1].argmin())
-        errors = raw_errors(model, measured, later)
-        layers, count = errors.shape[0], errors.shape[1] - 1
-        rates[f"best head ({best // count}.{best % count}), {way}"] = float(errors[best // count, best % count])
-        rates[f"best layer's mean, {way}"] = float(errors[:, -1].min())
-        for layer in range(layers):
-            names = [*map(str, range(count)), "mean"]
-            heads += [
-                {"rows": way, "layer": layer, "head": name, "aer": errors[layer, i].item() / links}
-                for i, name in enumerate(names)
-            ]
-    for method in ("gradient", "rollout"):
-        rates[method] = method_errors(model, measured, method)
-    rates |= place_errors(measured)
-    rows = [{"what": what, "aer": errors / links} for what, errors in rates.items()]
-    share = Column("share", 1)
-    title = f"alignment error rate over {links} links in {len(measured)} sentences"
+    chosen, measured = (
+        [pair for pair in read_marked(folder, split) if parts_alike(model, pair)] for split in (CHOSEN_ON, MEASURED_ON)
+    )
+    tried, errors = raw_errors(model, chosen), raw_errors(model, measured)
+    heads, links = errors.shape[1] - 1, sum(len(pair.links) for pair in measured)
+    layer, head = divmod(int(tried[:, :-1].argmin()), heads)
+    mean = int(tried[:, -1].argmin())
+    rates = {
+        f"one head: layer {layer}, head {head}": errors[layer, head].item(),
+        f"mean of a layer's heads: layer {mean}": errors[mean, -1].item(),
+        "gradient-weighted, through the whole model": method_errors(model, measured, "gradient"),
+        "rollout, through the whole model": method_errors(model, measured, "rollout"),
+    } | place_errors(measured)
+    share, names = Column("share", 1), [*map(str, range(heads)), "mean"]
+    rows = [
+        {"layer": i} | {name: count / links for name, count in zip(names, row, strict=True)}
+        for i, row in enumerate(errors.tolist())
+    ]
     return {
-        "alignment": Table(title, {"what": Column(), "aer": share}, rows),
-        "heads": Table(
-            "each head of the cross-attention",
-            {"rows": Column(), "layer": Column(), "head": Column(), "aer": share}, heads,
+        "alignment": Table(
+            f"alignment error rate over {links} links in {len(measured)} sentences",
+            {"what": Column(), "aer": share},
+            [{"what": what, "aer": count / links} for what, count in rates.items()],
         ),
-    }  # fmt: skip
+        "heads": Table("each head of the cross-attention", {"layer": Column()} | dict.fromkeys(names, share), rows),
+    }
 
 
 def show(folder: str, count: int) -> None:

@@ -16,7 +16,8 @@ from pellucid.lab import EXPERIMENTS, Case, Claim, draw_panels, experiment
 from pellucid.lab.frame import exponent
 from pellucid.lab.ledger import describe_claim, describe_experiment, failures, run_all
 
-SLOW = ("leaking", "depth", "heads", "interpolation", "reversed", "cost", "embedding", "warmup", "field", "rotation")
+SLOW = ("leaking", "depth", "heads", "interpolation", "reversed", "cost", "embedding", "warmup", "field", "rotation",
+        "alignment", "searching")  # fmt: skip
 QUICK = [name for name in EXPERIMENTS if name not in SLOW]
 # The fourteen sentences that are taught and aren't so, and which claims put them to the test.
 HEARD = {

@@ -16,6 +16,7 @@ ROOMS = (
     "shapes", "temperature", "keys", "choices", "graph", "masks", "leaking", "order", "sinusoids", "embedding", "built",
     "convolution", "multihead", "packed", "norms", "depth", "warmup", "testing", "curve", "precision", "cost",
     "sequential", "sizes", "field", "rotation", "itself", "heads", "interpolation",
+    "alignment", "searching",
 )  # fmt: skip
 EXPERIMENTS: dict[str, Experiment] = {
     each.name: each

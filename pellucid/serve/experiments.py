@@ -27,7 +27,7 @@ SEEDS = 999
 # These train, look through many pictures or measure time: they run as they are, and once.
 LONG = frozenset({
     "scaling", "embedding", "leaking", "depth", "warmup", "exposure", "reversed", "cost", "field", "rotation",
-    "itself", "heads", "interpolation",
+    "itself", "heads", "interpolation", "alignment", "searching",
 })  # fmt: skip
 
 Page = dict[str, Any]
