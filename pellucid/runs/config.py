@@ -116,6 +116,12 @@ class Run:
             raise ValueError(f"patience is {self.patience}; expected zero or more evaluations")
         if self.parallel not in ("ddp", "fsdp"):
             raise ValueError(f"parallel is {self.parallel!r}; expected 'ddp' or 'fsdp'")
+        if self.tune.rank and self.parallel == "fsdp":
+            raise ValueError("LoRA (tune.rank) keeps the model in every process; use --parallel ddp")
+        if self.tune.rank and self.optim.ema:
+            raise ValueError(
+                "optim.ema averages weights, and LoRA (tune.rank) moves products only; leave out one of them"
+            )
         for name in ("duration", "evaluate_every", "checkpoint_every", "keep_every"):
             length = Duration.parse(getattr(self, name), name)
             if name == "duration" and not length.amount:

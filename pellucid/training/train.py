@@ -106,7 +106,7 @@ def train_run(
         run = prolong(folder, longer, processes or Processes())
     if folder is not None:
         check_place(folder, resume)
-    run, source = begin(run, folder, module)
+    run, source = begin(run, folder, module, told)
     trainer = Trainer(
         folder, device, processes or Processes(), resume, progress, tensorboard, told, source, tuple(callbacks)
     )
