@@ -47,7 +47,7 @@ async function furnish() {
     if (file && !at("look").hidden) take(file);
   });
   for (const name of ["dragenter", "dragover", "dragleave", "drop"]) {
-    addEventListener(name, (event) => {
+    addEventListener(name, (/** @type {any} */ event) => {
       if (at("look").hidden) return;
       event.preventDefault();
       at("drop").classList.toggle("over", name === "dragenter" || name === "dragover");
@@ -87,7 +87,7 @@ async function show() {
   at("model").value = model.name;
   const picture = value("picture") ?? `sample:${first(model)}`;
   for (const button of at("samples").children) {
-    button.setAttribute("aria-pressed", `sample:${button.dataset.name}` === picture);
+    button.setAttribute("aria-pressed", String(`sample:${button.dataset.name}` === picture));
   }
   const [height, width] = model.image;
   at("about-model").textContent =

@@ -23,12 +23,12 @@ export function makeMatrix(actions) {
   const readout = h("p", { class: "pl-readout" });
   const zooming = h("div", { class: "pl-segments", role: "group", "aria-label": "Zoom of the map" });
   for (const [factor, text, name] of [
-    [1, "whole", "Whole map"],
-    [2, "−", "Map: zoom out"],
-    [0.5, "+", "Map: zoom in"],
+    ["1", "whole", "Whole map"],
+    ["2", "−", "Map: zoom out"],
+    ["0.5", "+", "Map: zoom in"],
   ]) {
-    const click = () => zoomTo(factor === 1 ? 1 : near * Number(factor));
-    zooming.append(h("button", { type: "button", "aria-label": name, click }, String(text)));
+    const click = () => zoomTo(factor === "1" ? 1 : near * Number(factor));
+    zooming.append(h("button", { type: "button", "aria-label": name, click }, text));
   }
   const element = h(
     "section",
@@ -55,6 +55,7 @@ export function makeMatrix(actions) {
     actions.draw();
   }
 
+  /** @returns {[number, number] | null} */
   function cellAt(event) {
     if (!shown) return null;
     const area = canvas.getBoundingClientRect();

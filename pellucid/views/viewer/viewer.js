@@ -27,7 +27,7 @@ import { makeMatrix } from "./maps.js";
 import { makeAnswers, makeNumbers, spoken } from "./numbers.js";
 import { makeStage } from "./stage.js";
 import { firstToken, fitting, fromHash, toHash, withEdit } from "./state.js";
-import { saidBy, visible, wordAt } from "./streams.js";
+import { isPictured, saidBy, visible, wordAt } from "./streams.js";
 
 const SOON = 40; // milliseconds after which the slow parts are drawn
 const LATER = 300; // after which the address is written and the row is spoken
@@ -185,7 +185,8 @@ function show(element, traces, stateInAddress) {
     const start = performance.now();
     const trace = traces[state.trace];
     const seenNow = look(trace, state);
-    const scale = makeScale(state.scale, seenNow.n, seenNow.values, seenNow.distribution);
+    const onPicture = isPictured(seenNow.painted);
+    const scale = makeScale(state.scale, seenNow.n, seenNow.values, seenNow.distribution, onPicture);
     const onto = seenNow.painted.picture ?? seenNow.queries.picture ?? 0;
     seen = { trace, state, look: seenNow, scale, picture: pictures[state.trace][onto] ?? null, under };
     say(heading, describe(trace));
