@@ -5,7 +5,6 @@ by the npm that comes with pyright's node, so that no node need be there.
 """
 
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
@@ -25,7 +24,7 @@ def fetch() -> None:
     quietly = ["--prefix", str(KEPT), "--no-audit", "--no-fund", "--ignore-scripts", "--loglevel", "error"]
     done = npm(["ci", *quietly], return_completed_process=True, capture_output=True, text=True)
     if done.returncode:
-        print(f"TypeScript and axe can't be had: {done.stderr.strip().splitlines()[-1]}", file=sys.stderr)
+        print(f"TypeScript and axe can't be had: {next(iter(done.stderr.splitlines()), '')}", file=sys.stderr)
 
 
 def check_types() -> int:
@@ -35,10 +34,7 @@ def check_types() -> int:
     if not TYPESCRIPT.exists():
         print("the pages' types can't be checked: there is no TypeScript; make setup brings it", file=sys.stderr)
         return 2
-    done: subprocess.CompletedProcess[str] = node(
-        [str(TYPESCRIPT), "--project", str(TOOLS)], return_completed_process=True, text=True
-    )
-    return done.returncode
+    return node([str(TYPESCRIPT), "--project", str(TOOLS)], return_completed_process=True).returncode
 
 
 if __name__ == "__main__":

@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 from jaxtyping import Float, UInt8
-from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
 from matplotlib.colorbar import Colorbar

@@ -196,14 +196,15 @@ export function drawGlance(canvas, { cell, gap, heads, places, found, scaleOf, c
 export function drawScale(canvas, { width, scale, onPicture, size, text }) {
   const bar = Math.round(size * 0.9);
   const [above, below] = [scale.mark === null ? 2 : Math.round(size * 1.25), Math.round(size * 1.6)];
-  const [left, right] = [size * 0.9, width - size * 1.6];
   const context = sharp(canvas, width, above + bar + below);
+  context.clearRect(0, 0, width, above + bar + below);
+  context.font = `${Math.round(size * 0.82)}px system-ui, sans-serif`;
+  const [left, right] = [context.measureText(number(scale.ticks[0])).width / 2 + 2, width - size * 1.6];
   const span = (share) => left + Math.min(Math.max(share, 0), 1) * (right - left);
   for (let x = left; x < right; x++) {
     context.fillStyle = (onPicture ? glowCss : css)((x - left) / (right - left));
     context.fillRect(x, above, Math.min(1.5, right - x), bar);
   }
-  context.font = `${Math.round(size * 0.82)}px system-ui, sans-serif`;
   context.textAlign = "center";
   context.textBaseline = "top";
   context.fillStyle = text;

@@ -34,7 +34,7 @@ const LATER = 300; // after which the address is written and the row is spoken
 
 /**
  * @typedef {ArrayBuffer | ArrayBufferView} Bytes
- * @typedef {{destroy: () => void, state: () => State | null, whole: Promise<Uint8Array | null>}} Viewer whole: all bytes
+ * @typedef {{destroy: () => void, state: () => State | null, whole: Promise<Uint8Array<ArrayBuffer> | null>}} Viewer whole: all bytes
  *   of what was read while it came
  */
 
@@ -48,6 +48,7 @@ export function mount(element, data, { stateInAddress = true } = {}) {
   let shown = null;
   let gone = false;
   const fail = (error) => {
+    if (gone) return null;
     shown?.destroy();
     shown = null;
     element.replaceChildren(h("p", { class: "pellucid pl-error", role: "alert" }, error.message));
@@ -59,7 +60,7 @@ export function mount(element, data, { stateInAddress = true } = {}) {
     shown = show(element, traces, stateInAddress);
   };
   const arrived = (trace) => {
-    if (gone) return;
+    if (gone) throw new Error("Nobody waits for it.");
     if (shown) shown.more();
     else begin([trace]);
   };
