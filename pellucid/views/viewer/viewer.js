@@ -22,6 +22,7 @@ import { makeChanger, makeControls } from "./controls.js";
 import { h, say, set } from "./dom.js";
 import { prepared } from "./draw.js";
 import { look } from "./look.js";
+import { makeGuide } from "./guide.js";
 import { makeAllHeads } from "./heads.js";
 import { makeMatrix } from "./maps.js";
 import { makeAnswers, makeNumbers, spoken } from "./numbers.js";
@@ -160,6 +161,7 @@ function show(element, traces, stateInAddress) {
   const matrix = makeMatrix(actions);
   const allHeads = makeAllHeads(actions);
   const chain = makeChain(actions);
+  const guide = makeGuide(actions);
   const progress = h("p", { class: "pl-quiet pl-progress", role: "status" });
   const live = h("p", { class: "pl-hidden", "aria-live": "polite", role: "status" });
   const heading = h("p", { class: "pl-model" });
@@ -170,7 +172,7 @@ function show(element, traces, stateInAddress) {
     h(
       "div",
       { class: "pl-body" },
-      h("header", { class: "pl-header" }, heading, progress, strip.element),
+      h("header", { class: "pl-header" }, h("div", { class: "pl-between" }, heading, guide.begin), guide.element, progress, strip.element),
       h("div", { class: "pl-column pl-first" }, stage.element, chain.element),
       h("div", { class: "pl-column" }, controls.element, changer.element, answers.element),
       h("div", { class: "pl-column pl-wide" }, numbers.element, matrix.element, allHeads.element),
@@ -192,7 +194,7 @@ function show(element, traces, stateInAddress) {
     seen = { trace, state, look: seenNow, scale, picture: pictures[state.trace][onto] ?? null, under };
     say(heading, describe(trace));
     say(progress, told(trace));
-    for (const part of [strip, stage, controls, changer, numbers, answers, chain]) part.update(seen);
+    for (const part of [strip, stage, controls, changer, numbers, answers, chain, guide]) part.update(seen);
     root.dataset.pinned = String(state.pin);
     performance.clearMeasures("pellucid row");
     performance.measure("pellucid row", { start, end: performance.now() });
