@@ -92,7 +92,7 @@ def self_contained(title: str, style: str, code: str, body: str) -> str:
 def _introduction(title: str, sections: Sequence[Section]) -> str:
     """What stands above the viewer, in its colours; without sections the title alone, for ears."""
     if not sections:
-        return f'<h1 class="unseen">{html.escape(title)}</h1>'
+        return f'<header class="unseen"><h1>{html.escape(title)}</h1></header>'
     parts = [f"<h1>{html.escape(title)}</h1>"]
     for section in sections:
         parts.append(f"<h2>{html.escape(section.heading)}</h2>")

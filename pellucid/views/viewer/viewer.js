@@ -195,6 +195,7 @@ function show(element, traces, stateInAddress) {
     say(heading, describe(trace));
     say(progress, told(trace));
     for (const part of [strip, stage, controls, changer, numbers, answers, chain, guide]) part.update(seen);
+    for (const part of [matrix, allHeads]) part.see(seen);
     root.dataset.pinned = String(state.pin);
     performance.clearMeasures("pellucid row");
     performance.measure("pellucid row", { start, end: performance.now() });
