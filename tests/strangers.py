@@ -160,7 +160,7 @@ def t5() -> Stranger:
     text = tokenizer(eos_token="</s>")
     config = T5Config(
         d_model=16, d_kv=8, d_ff=32, tie_word_embeddings=False, num_layers=2, num_heads=2, vocab_size=len(text),
-        decoder_start_token_id=0, pad_token_id=0, eos_token_id=6,
+        decoder_start_token_id=0, pad_token_id=0, eos_token_id=1,
     )  # fmt: skip
     return Stranger(T5ForConditionalGeneration(config), text, {"text": TEXT, "generate": 4})
 

@@ -228,7 +228,7 @@ def fit_arguments(arguments: dict[str, Any], model: nn.Module) -> dict[str, Any]
     """Those that the model takes, on its device and in its precision."""
     parameter = next(model.parameters(), torch.zeros(()))
     taken = inspect.signature(model.forward).parameters
-    anything = any(each.kind == each.VAR_KEYWORD for each in taken.values())
+    anything = not set(arguments) & set(taken) and len(taken) == 1  # a wrapper's **kwargs
     fitting = {}
     for name, value in arguments.items():
         if isinstance(value, Tensor):

@@ -19,7 +19,7 @@ from pellucid.explain.maps import Map, pick_layer, random_map
 from pellucid.layers.modes import evaluating
 from pellucid.looking.answers import Target
 from pellucid.looking.feeding import Fed
-from pellucid.looking.passage import UNHELD, Passage, leaves_of
+from pellucid.looking.passage import Passage, leaves_of
 from pellucid.looking.streams import Tokens, contexts, cross_records, self_records
 from pellucid.watching import Record
 
@@ -85,20 +85,13 @@ def _values(
     if method == "integrated gradients" and target is not None:
         return _integrate(passage, target, steps)
     values: dict[Tokens, Tensor] = {}
-    if method == "gradient" and target is not None:
-        records = [record for name, record in passage.seen.items() if passage.ends[name]]
-        _backward(target.score(passage.output), records)
+    starts = _starts(passage, target)
+    if method == "gradient" and target is not None:  # after the starts, whose gradients would be added to these
+        _backward(target.score(passage.output), list(passage.seen.values()))
     how: dict[str, Any] = {"layer": layer, "head": head, "seed": seed}
-    others = contexts(passage.ends)
-    for tokens in passage.tokens:
-        if tokens in others or not tokens.names:
-            continue
+    for tokens, start in starts.items():
         own = self_records(passage.seen, passage.ends, tokens)
         across = cross_records(passage.seen, passage.ends, tokens)
-        last = passage.seen[tokens.names[-1]]
-        start = _start(passage, last, target)
-        if start is None or any(_is_unheld(record) for record in own):
-            continue
         if own:
             values[tokens] = _along(method, own, start, **how)[passage.row(own[-1])]
         for context, layers in across.items():
@@ -156,6 +149,14 @@ def _across(
 def _received(record: Record, head: WhichHead) -> Float[Tensor, "b k"]:
     """The attention that each key receives, as the mean over the queries: all of them sum to one."""
     return chains.raw(record, torch.full(record.q.shape[:1] + record.q.shape[2:3], 1 / record.q.shape[2]), head=head)
+
+
+def _starts(passage: Passage, target: Target | None) -> dict[Tokens, Start]:
+    """The tokens that the answer is drawn from, those that others read apart, and what is read of them."""
+    others = contexts(passage.ends)
+    drawn = [tokens for tokens in passage.tokens if tokens not in others and tokens.names]
+    starts = {tokens: _start(passage, passage.seen[tokens.names[-1]], target) for tokens in drawn}
+    return {tokens: start for tokens, start in starts.items() if start is not None}
 
 
 def _start(passage: Passage, last: Record, target: Target | None) -> Start | None:
@@ -258,7 +259,3 @@ def _fold_one(x: Tensor, tokens: Tokens, fed: Fed) -> Float[Tensor, "b t"] | Non
         each = sound.shape[-1] // tokens.count
         return sound[:, : each * tokens.count].unflatten(1, (tokens.count, each)).sum(-1)
     return None
-
-
-def _is_unheld(record: Record) -> bool:
-    return record.reading is not None and record.reading.kind in UNHELD

@@ -52,13 +52,11 @@ class Passage:
             evaluating(model),
             warnings.catch_warnings(),
             torch.set_grad_enabled(gradients),
-            leaves_of(model, fed, watched=gradients) as (fed, leaves),
+            leaves_of(model, fed, watched=gradients) as (led, leaves),
             watch(model, gradients=gradients) as seen,
         ):
             warnings.simplefilter("ignore", MissedAttention)
-            output = fed.call(model)
-        if not seen:
-            raise ValueError(f"{type(model).__name__} has no attention: nothing that could be recorded has run")
+            output = led.call(model)
         answered = answer(model, fed, reader, output, labels)
         if score is not None:
             answered = replace(answered, targets=(Target("the score", score),))

@@ -1,6 +1,7 @@
 """Look at any model in two lines: what it is given, what it answers, every attention in between, and why."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -57,7 +58,7 @@ def look(
             ready = ReadyForeign(ready.model, reader, name=ready.name, labels=labels)
         passage = ready.look(given, score=score, gradients=lists_answers(methods), **asked)
         seen = trace(passage, name=name or ready.name, methods=methods, target=target)
-        return ModelLook(ready, seen, given, passage)
+        return ModelLook(ready, seen, given, passage, partial(ready.look, given, score=score, **asked))
     given = asked.pop("image", asked.pop("text", given) if given is None else given)
     how: dict[str, Any] = {} if methods is None else {"methods": methods}
     how |= {} if target is None else {"target": target}
@@ -67,8 +68,16 @@ def look(
 class ModelLook:
     """What was seen of one input, to show, to save and to ask."""
 
-    def __init__(self, ready: ReadyModel, seen: Trace, given: Any, passage: Passage | None = None):
-        self.ready, self.trace, self.given, self.passage = ready, seen, given, passage
+    def __init__(
+        self,
+        ready: ReadyModel,
+        seen: Trace,
+        given: Any,
+        passage: Passage | None = None,
+        again: Callable[[], Passage] | None = None,
+    ):
+        """again: watch the same with gradients, for what is asked of a pass that kept none."""
+        self.ready, self.trace, self.given, self.passage, self._again = ready, seen, given, passage, again
 
     def show(self) -> Any:
         """The viewer, as the value of a notebook's cell."""
@@ -102,6 +111,8 @@ class ModelLook:
     def explain(self, method: str = "gradient", target: int | str | None = None, **how: Any) -> tuple[Map, ...]:
         """How much each token counts for the answer, each word, or the target; how: layer, head, seed, steps."""
         if self.passage is not None:
+            if not self.passage.leaves and self._again is not None:
+                self.passage = self._again()
             return explain(self.passage, method, find_target(self.passage, target), **how)
         asked: Any = self.ready
         found = asked.explain(self.given, method, target, **how)
