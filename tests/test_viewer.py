@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 import torch
-from browser import chromium as chromium
 from browser import axe_violations, keep, serving
+from browser import chromium as chromium
 from browser import visit as visit
 from PIL import Image
 from torch import Tensor

@@ -22,7 +22,7 @@ from pellucid.explain.trace import Likely, Map, Stream, Trace
 from pellucid.views.bundle import from_bytes, save_trace, to_bytes
 from pellucid.views.page import VIEWER_FOLDER, to_html
 
-WORDS = ("<s>", *"The cat sat on the mat because it was tired and the cat slept".split())
+WORDS = ("<s>", *["The", "cat", "sat", "on", "the", "mat", "because", "it", "was", "tired", "and", "the", "cat", "slept"])
 N = len(WORDS)
 HOST = """<!doctype html><html lang="en"><head><meta charset="utf-8"><title>a trace</title>
 <meta name="viewport" content="width=device-width, initial-scale=1"><link rel="icon" href="data:,">
@@ -57,7 +57,7 @@ def sentences() -> Trace:
     """A translator's: its own words read in its source."""
     made = torch.Generator().manual_seed(5)
     source = Stream("source", "text", WORDS, special=(0,))
-    target = Stream("target", "text", ("<pad>", *"die Katze saß".split()), special=(0,), prompt=1)
+    target = Stream("target", "text", ("<pad>", *["die", "Katze", "saß"]), special=(0,), prompt=1)
     cross = attention("decoder.cross", made, "target", "source")
     cross = replaced(cross, q=cross.q[:, :4], causal=False)
     said = tuple((word, -0.5) for word in ("die", "Katze", "saß", "</s>"))
@@ -226,7 +226,8 @@ def test_heads_are_switched_off(served, traces):
     view = served("text#layer=0&token=6")
     rows = formula(traces["text"].layers[0])[:, 6]
     token = view.get_by_role("group", name="Read").get_by_role("button").nth(2)
-    said = lambda: number(re.search(r"weight ([\d.e−]+)", token.get_attribute("aria-label"))[1])
+    def said():
+        return number(re.search(r"weight ([\d.e−]+)", token.get_attribute("aria-label"))[1])
     assert said() == pytest.approx(float(rows[:, 2].mean()), rel=5e-3)
     for head in (0, 3):
         view.get_by_role("radio", name=f"Head {head}", exact=True).click()
@@ -325,7 +326,7 @@ def test_a_guided_look_predicts_and_shows(served, traces):
     guide.get_by_role("button", name="Next question").click()
     options.nth(2).click()
     assert guide.get_by_role("status").inner_text().startswith("Yes.")
-    assert list(view.evaluate("viewer.state().edits").values())[0]["deleted"] is True
+    assert next(iter(view.evaluate("viewer.state().edits").values()))["deleted"] is True
     view.mouse.move(0, 0)
     guide.get_by_role("button", name="Done").press("Enter")
     assert view.evaluate("viewer.state()") == start
