@@ -5,8 +5,8 @@ import re
 from pathlib import Path
 
 import pytest
-from browser import chromium as chromium
 from browser import axe_violations, keep
+from browser import chromium as chromium
 from browser import visit as visit
 from PIL import Image
 from serving import Serving, serving

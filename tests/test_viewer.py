@@ -27,7 +27,8 @@ from pellucid.views.page import VIEWER_FOLDER, Section, render_page, to_html, vi
 SAMPLES = Path(pellucid.__file__).parent / "cli" / "samples"
 INDEX = """<!doctype html><html lang="en"><head><meta charset="utf-8"><title>a trace</title>
 <meta name="viewport" content="width=device-width, initial-scale=1"><link rel="icon" href="data:,">
-<link rel="stylesheet" href="viewer/viewer.css"><link rel="stylesheet" href="page.css"></head><body><header><h1>A trace</h1></header><main></main>
+<link rel="stylesheet" href="viewer/viewer.css"><link rel="stylesheet" href="page.css"></head><body>
+<header><h1>A trace</h1></header><main></main>
 <script type="module" src="index.js"></script></body></html>"""
 SERVED = """import { mount } from "./viewer/viewer.js";
 const names = new URLSearchParams(location.search).get("show").split(",");

@@ -1,5 +1,4 @@
-"""The viewer for text, in a real Chromium: lines and columns of tokens, features, whole maps, heads found, a guided look;
-and every part of an attention that the second version of the trace has, against the formula in float64."""
+"""The viewer for text, in a real Chromium: lines and columns of tokens, features, maps, heads found, a guided look; and every part of an attention that the second version of the trace has, against the formula in float64."""
 
 import http.server
 import re
@@ -22,7 +21,8 @@ from pellucid.explain.trace import Likely, Map, Stream, Trace
 from pellucid.views.bundle import from_bytes, save_trace, to_bytes
 from pellucid.views.page import VIEWER_FOLDER, to_html
 
-WORDS = ("<s>", *["The", "cat", "sat", "on", "the", "mat", "because", "it", "was", "tired", "and", "the", "cat", "slept"])
+TEXT = "<s> The cat sat on the mat because it was tired and the cat slept"
+WORDS = tuple(TEXT.split())
 N = len(WORDS)
 HOST = """<!doctype html><html lang="en"><head><meta charset="utf-8"><title>a trace</title>
 <meta name="viewport" content="width=device-width, initial-scale=1"><link rel="icon" href="data:,">
@@ -226,8 +226,10 @@ def test_heads_are_switched_off(served, traces):
     view = served("text#layer=0&token=6")
     rows = formula(traces["text"].layers[0])[:, 6]
     token = view.get_by_role("group", name="Read").get_by_role("button").nth(2)
+
     def said():
         return number(re.search(r"weight ([\d.e−]+)", token.get_attribute("aria-label"))[1])
+
     assert said() == pytest.approx(float(rows[:, 2].mean()), rel=5e-3)
     for head in (0, 3):
         view.get_by_role("radio", name=f"Head {head}", exact=True).click()
