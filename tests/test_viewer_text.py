@@ -1,4 +1,4 @@
-"""The viewer for text, in a real Chromium: lines and columns of tokens, features, maps, heads found, a guided look; and every part of an attention that the second version of the trace has, against the formula in float64."""
+"""The viewer for text, in a real Chromium, and every part of an attention that a trace has, against float64."""
 
 import http.server
 import re
