@@ -1,0 +1,97 @@
+"""The site, from the tree: lessons and experiments are executed, what is public is described, nothing is fetched.
+
+    python docs/site/build.py                   # into .site/html; opens from disk
+    python docs/site/build.py --quick --out X   # without running the whole lab: for tests, and while writing
+
+Fails at a link that leads nowhere, at a claim that doesn't stand, and at any warning of mkdocs.
+"""
+
+import argparse
+import os
+import shutil
+import sys
+import time
+from pathlib import Path
+
+import yaml
+from lessons import stage_exercises, stage_lessons
+from live import stage_lab, stage_models
+from lookup import stage_api, stage_commands, stage_ledger
+from nav import ROOT, Section, placed, sections
+from staging import stage_page
+
+from pellucid.lab import EXPERIMENTS
+
+HERE = Path(__file__).parent
+QUICK = ("temperature", "masks", "shapes", "graph")  # experiments that take no second each
+Nav = list[str | dict[str, "str | Nav"]]
+
+
+def stage(site: Path, cache: Path, quick: bool = False) -> dict[str, list[str]]:
+    """Write every page; give those that were made, by the section that they belong to."""
+    made: dict[str, list[str]] = {"learn": stage_lessons(site, cache), "exercises": stage_exercises(site)}
+    outcomes = stage_ledger(site, cache, QUICK if quick else tuple(EXPERIMENTS))
+    made["live"] = [stage_models(site), stage_lab(site, outcomes)]
+    made["ledger"] = ["lookup/ledger/index.md"]
+    made["commands"] = [stage_commands(site)]
+    made["api"] = [] if quick else stage_api(site)
+    places = placed()
+    for page in dict.fromkeys(["docs/site/index.md", *(page for section in sections() for page in section.pages)]):
+        stage_page(page, ROOT, site, places)
+    shutil.copytree(HERE / "theme", site / "theme", dirs_exist_ok=True)
+    return made
+
+
+def navigation(made: dict[str, list[str]]) -> Nav:
+    """The tabs, each with its pages."""
+    places = placed()
+    tabs: Nav = ["index.md"]
+    for section in sections():
+        pages: Nav = [places[page] for page in section.pages]
+        tabs.append({section.title: pages + _made(section, made)})
+    return tabs
+
+
+def _made(section: Section, made: dict[str, list[str]]) -> Nav:
+    if section.folder == "learn":
+        return [*made["learn"], {"Exercises": [*made["exercises"]]}]
+    if section.folder == "lookup":
+        api: Nav = [{Path(page).stem: page} for page in made["api"]]
+        return [*made["live"], *made["ledger"], *made["commands"], *([{"API": api}] if api else [])]
+    return []
+
+
+def configure(folder: Path, out: Path, nav: Nav) -> Path:
+    """Write what mkdocs is told: mkdocs.yml with the folders and the pages."""
+    text = (HERE / "mkdocs.yml").read_text(encoding="utf-8")
+    text = text.replace("EXAMPLES", f'"{HERE / "examples.py"}:Examples"').replace("PACKAGE", f'"{ROOT}"')
+    told = {"docs_dir": str(folder / "pages"), "site_dir": str(out), "nav": nav}
+    path = folder / "mkdocs.yml"
+    path.write_text(text + yaml.safe_dump(told, allow_unicode=True), encoding="utf-8")
+    return path
+
+
+def build(out: Path, folder: Path, quick: bool = False) -> None:
+    """Make the site; a warning is an error."""
+    os.environ["NO_MKDOCS_2_WARNING"] = "1"
+    from mkdocs.commands.build import build as make
+    from mkdocs.config import load_config
+
+    shutil.rmtree(folder / "pages", ignore_errors=True)
+    (cache := folder / "cache").mkdir(parents=True, exist_ok=True)
+    nav = navigation(stage(folder / "pages", cache, quick))
+    make(load_config(str(configure(folder, out, nav)), strict=True))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, default=ROOT / ".site" / "html", help="folder of the site")
+    parser.add_argument("--quick", action="store_true", help="a few experiments, and no API")
+    options, begun = parser.parse_args(), time.perf_counter()
+    build(options.out.resolve(), ROOT / ".site", options.quick)
+    pages = sum(1 for _ in options.out.rglob("*.html"))
+    print(f"{pages} pages in {time.perf_counter() - begun:.0f} s: {(options.out / 'index.html').resolve().as_uri()}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
