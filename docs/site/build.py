@@ -17,7 +17,7 @@ import yaml
 from lessons import stage_exercises, stage_lessons
 from live import stage_lab, stage_models
 from lookup import stage_api, stage_commands, stage_ledger
-from nav import ROOT, Section, placed, sections
+from nav import ROOT, placed, sections
 from staging import stage_page
 
 from pellucid.lab import EXPERIMENTS
@@ -29,12 +29,15 @@ Nav = list[str | dict[str, "str | Nav"]]
 
 def stage(site: Path, cache: Path, quick: bool = False) -> dict[str, list[str]]:
     """Write every page; give those that were made, by the section that they belong to."""
-    made: dict[str, list[str]] = {"learn": stage_lessons(site, cache), "exercises": stage_exercises(site)}
     outcomes = stage_ledger(site, cache, QUICK if quick else tuple(EXPERIMENTS))
-    made["live"] = [stage_models(site), stage_lab(site, outcomes)]
-    made["ledger"] = ["lookup/ledger/index.md"]
-    made["commands"] = [stage_commands(site)]
-    made["api"] = [] if quick else stage_api(site)
+    made = {
+        "*lessons": stage_lessons(site, cache),
+        "*exercises": stage_exercises(site),
+        "*live": [stage_models(site), stage_lab(site, outcomes)],
+        "*ledger": ["lookup/ledger/index.md"],
+        "*commands": [stage_commands(site)],
+        "*api": [] if quick else stage_api(site),
+    }
     places = placed()
     for page in dict.fromkeys(["docs/site/index.md", *(page for section in sections() for page in section.pages)]):
         stage_page(page, ROOT, site, places)
@@ -43,22 +46,18 @@ def stage(site: Path, cache: Path, quick: bool = False) -> dict[str, list[str]]:
 
 
 def navigation(made: dict[str, list[str]]) -> Nav:
-    """The tabs, each with its pages."""
+    """The tabs, each with its pages under their headings."""
     places = placed()
     tabs: Nav = ["index.md"]
     for section in sections():
-        pages: Nav = [places[page] for page in section.pages]
-        tabs.append({section.title: pages + _made(section, made)})
+        pages: Nav = [places[section.index]]
+        for heading, names in section.groups.items():
+            group: Nav = [page for name in names for page in made.get(name, [places.get(name, "")])]
+            if heading == "API":
+                group = [{Path(page).stem: page} for page in made["*api"]]
+            pages += [{heading: group}] if heading and group else group
+        tabs.append({section.title: pages})
     return tabs
-
-
-def _made(section: Section, made: dict[str, list[str]]) -> Nav:
-    if section.folder == "learn":
-        return [*made["learn"], {"Exercises": [*made["exercises"]]}]
-    if section.folder == "lookup":
-        api: Nav = [{Path(page).stem: page} for page in made["api"]]
-        return [*made["live"], *made["ledger"], *made["commands"], *([{"API": api}] if api else [])]
-    return []
 
 
 def configure(folder: Path, out: Path, nav: Nav) -> Path:

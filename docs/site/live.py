@@ -17,12 +17,20 @@ from pellucid.views.page import to_html
 
 SAMPLES = Path(cli.__file__).parent / "samples"
 SENTENCE = "A man rides a horse."
-ABOUT = """# Models to look into
+ABOUT = """---
+hide: [navigation, toc]
+---
+
+# Models to look into
 
 Every model that comes with the package, looking at something. Point at a picture, move β, change a key, click a head: your browser
 computes what comes of it, from the queries and keys that lie in the page. `pellucid attend MODEL PICTURE` writes such a page of yours.
 """
-LAB = """# The lab's sliders
+LAB = """---
+hide: [navigation, toc]
+---
+
+# The lab's sliders
 
 β, masks, changed keys, the offset of two positions: move a slider, and the page computes softmax(β·q·kᵀ)·v anew. Below them stand the
 experiments, with the code that ran. `pellucid lab --out lab.html` writes this page.

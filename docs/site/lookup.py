@@ -107,9 +107,10 @@ def ledger_page(outcomes: Iterable[tuple[Experiment, Outcome]]) -> str:
     lines = [
         "# The ledger of claims",
         "",
-        f"{len(claims)} sentences about attention, each put to the test when this site was built: {counts['true']} are true, "
-        f"{counts['false']} are false, {counts['conditional']} are true under a condition. Every true or false one has a twin, a "
-        "measurement that must come out the other way. A sentence opens its page: the numbers, the twin, the code.",
+        f"{len(claims)} sentences about attention, each put to the test when this site was built: {counts['true']} are "
+        f"true, {counts['false']} are false, {counts['conditional']} are true under a condition. Every true or false one "
+        "has a twin: a measurement that must come out the other way. Each sentence leads to its page, with the numbers "
+        "and the code that ran.",
     ]
     for one, outcome in outcomes:
         lines += [
@@ -141,7 +142,7 @@ def claim_page(one: Experiment, claim: Claim) -> str:
             "",
             sentence,
             "",
-            f"The sentence says that a number is {claim.relation} {claim.tolerance:g}. It was measured when this site was built:",
+            f"The sentence says that a number is {claim.relation} {claim.tolerance:g}. When this site was built it was:",
             "",
             "| of what | measured | |",
             "| --- | ---: | --- |",

@@ -8,65 +8,60 @@ LESSONS = tuple(sorted((ROOT / "docs").glob("[0-9][0-9]_*.py")))
 
 
 class Section(NamedTuple):
-    """A tab of the site: its folder, its heading, and its pages by their path in the repository, the first one its index."""
+    """A tab of the site: its folder, its title, its first page, and the others under headings (or under none, "").
+
+    Pages are named by their path in the repository; what has a `*` is made, and stands where the star is.
+    """
 
     folder: str
     title: str
-    pages: tuple[str, ...]
+    index: str
+    groups: dict[str, tuple[str, ...]]
+
+    @property
+    def pages(self) -> list[str]:
+        """Its pages that lie in the repository."""
+        return [self.index, *(page for group in self.groups.values() for page in group if not page.startswith("*"))]
 
 
-LEARN = Section("learn", "Learn", ("docs/learn.md",))  # lessons and exercises follow, as they are executed
+LEARN = Section("learn", "Learn", "docs/learn.md", {"Lessons": ("*lessons",), "Exercises": ("*exercises",)})
 DO = Section(
     "do",
     "Do",
-    (
-        "docs/do.md",
-        "docs/look.md",
-        "docs/attend.md",
-        "docs/fused.md",
-        "docs/folder.md",
-        "docs/finetune.md",
-        "docs/mine.md",
-        "docs/translate.md",
-        "docs/many.md",
-        "docs/proxy.md",
-        "docs/paper.md",
-    ),
+    "docs/do.md",
+    {
+        "Look": ("docs/attend.md", "docs/look.md", "docs/fused.md", "docs/paper.md"),
+        "Train": ("docs/folder.md", "docs/finetune.md", "docs/mine.md", "docs/many.md"),
+        "Ask": ("docs/describe.md", "docs/translate.md", "docs/proxy.md"),
+    },
 )
 UNDERSTAND = Section(
     "understand",
     "Understand",
-    (
-        "docs/ideas.md",
-        "docs/explanation.md",
-        "docs/limits.md",
-        "docs/comparisons.md",
-        "ARCHITECTURE.md",
-    ),
+    "docs/ideas.md",
+    {"": ("docs/explanation.md", "docs/limits.md", "docs/comparisons.md", "ARCHITECTURE.md")},
 )
 LOOK_UP = Section(
     "lookup",
     "Look up",
-    (
-        "docs/lookup.md",
-        "docs/parts.md",
-        "docs/watch.md",
-        "docs/train.md",
-        "docs/caption.md",
-        "docs/explain.md",
-        "docs/serve.md",
-        "docs/trace.md",
-        "docs/results.md",
-        "docs/glossary.md",
-        "docs/stability.md",
-        "docs/security.md",
-        "CHANGELOG.md",
-        "LOG.md",
-        "CONTRIBUTING.md",
-        "SECURITY.md",
-        "CODE_OF_CONDUCT.md",
-    ),
+    "docs/lookup.md",
+    {
+        "Alive": ("*live",),
+        "": ("*ledger", "*commands"),
+        "API": ("*api",),
+        "In full": (
+            "docs/parts.md",
+            "docs/watch.md",
+            "docs/train.md",
+            "docs/caption.md",
+            "docs/explain.md",
+            "docs/serve.md",
+        ),
+        "Facts": ("docs/results.md", "docs/trace.md", "docs/glossary.md", "docs/stability.md", "docs/security.md"),
+        "The project": ("CHANGELOG.md", "LOG.md", "CONTRIBUTING.md", "SECURITY.md", "CODE_OF_CONDUCT.md"),
+    },
 )
+NAMES = {"SECURITY.md": "weakness.md"}  # else it would lie where docs/security.md does
 
 
 def sections(root: Path = ROOT) -> list[Section]:
@@ -77,10 +72,18 @@ def sections(root: Path = ROOT) -> list[Section]:
     """
     four = [LEARN, DO, UNDERSTAND, LOOK_UP]
     named = {page for section in four for page in section.pages}
-    others = [f"docs/{path.name}" for path in sorted((root / "docs").glob("*.md")) if f"docs/{path.name}" not in named]
-    asked = [section._replace(pages=(*section.pages, *others)) if section is DO else section for section in four]
+    there = [f"docs/{path.name}" for path in sorted((root / "docs").glob("*.md"))]
+    more = {"More": tuple(page for page in there if page not in named)}
+    asked = [section._replace(groups=section.groups | more) if section is DO else section for section in four]
     return [
-        section._replace(pages=tuple(page for page in section.pages if (root / page).is_file())) for section in asked
+        section._replace(
+            groups={
+                heading: kept
+                for heading, pages in section.groups.items()
+                if (kept := tuple(page for page in pages if page.startswith("*") or (root / page).is_file()))
+            }
+        )
+        for section in asked
     ]
 
 
@@ -88,8 +91,8 @@ def placed(root: Path = ROOT) -> dict[str, str]:
     """Where each file of the repository that is a page stands on the site."""
     places = {"docs/site/index.md": "index.md", "README.md": "index.md"}
     for section in sections(root):
-        for i, page in enumerate(section.pages):
-            name = "index.md" if i == 0 else Path(page).name.lower()
+        for page in section.pages:
+            name = "index.md" if page == section.index else NAMES.get(page, Path(page).name.lower())
             places[page] = f"{section.folder}/{name}"
     for lesson in LESSONS:
         places[f"docs/{lesson.name}"] = f"learn/{lesson.stem}.md"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 LINK = re.compile(r"(!?\[[^\]]*\]\()([^)\s#:]+)((?:#[^)\s]*)?\))")
 FENCED = re.compile(r"(^```.*?^```$|`[^`\n]+`)", re.MULTILINE | re.DOTALL)
-MARKS = re.compile(r"<!-- (?:results:.+?|end) -->\n*")
+MARKS = re.compile(r"^<!-- (?:results:.+?|end) -->\n+|<!-- (?:results:.+?|end) -->", re.MULTILINE)
 INSTEAD = {"results": "docs/results.md", "results/": "docs/results.md"}  # folders, and the page that shows them
 
 
