@@ -12,6 +12,7 @@ import shutil
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import yaml
 from lessons import stage_exercises, stage_lessons
@@ -24,7 +25,7 @@ from pellucid.lab import EXPERIMENTS
 
 HERE = Path(__file__).parent
 QUICK = ("temperature", "masks", "shapes", "graph")  # experiments that take no second each
-Nav = list[str | dict[str, "str | Nav"]]
+Nav = list[Any]  # pages, and {heading: pages}
 
 
 def stage(site: Path, cache: Path, quick: bool = False) -> dict[str, list[str]]:
@@ -50,7 +51,7 @@ def navigation(made: dict[str, list[str]]) -> Nav:
     places = placed()
     tabs: Nav = ["index.md"]
     for section in sections():
-        pages: Nav = [places[section.index]]
+        pages: Nav = [places[section.first]]
         for heading, names in section.groups.items():
             group: Nav = [page for name in names for page in made.get(name, [places.get(name, "")])]
             if heading == "API":

@@ -15,13 +15,13 @@ class Section(NamedTuple):
 
     folder: str
     title: str
-    index: str
+    first: str
     groups: dict[str, tuple[str, ...]]
 
     @property
     def pages(self) -> list[str]:
         """Its pages that lie in the repository."""
-        return [self.index, *(page for group in self.groups.values() for page in group if not page.startswith("*"))]
+        return [self.first, *(page for group in self.groups.values() for page in group if not page.startswith("*"))]
 
 
 LEARN = Section("learn", "Learn", "docs/learn.md", {"Lessons": ("*lessons",), "Exercises": ("*exercises",)})
@@ -92,7 +92,7 @@ def placed(root: Path = ROOT) -> dict[str, str]:
     places = {"docs/site/index.md": "index.md", "README.md": "index.md"}
     for section in sections(root):
         for page in section.pages:
-            name = "index.md" if page == section.index else NAMES.get(page, Path(page).name.lower())
+            name = "index.md" if page == section.first else NAMES.get(page, Path(page).name.lower())
             places[page] = f"{section.folder}/{name}"
     for lesson in LESSONS:
         places[f"docs/{lesson.name}"] = f"learn/{lesson.stem}.md"
