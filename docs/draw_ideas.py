@@ -135,7 +135,7 @@ def steps() -> Drawing:
         250,
         "What is random follows from seed and step alone, so a run that was killed goes on as if it hadn't been",
     )
-    for row, (name, last) in enumerate((("never stopped", 8), ("killed in step 6", 6))):
+    for row, name in enumerate(("never stopped", "killed in step 6")):
         y = 40 + 95 * row
         d.words(20, y + 25, name, at="start", colour=QUIET)
         for step in range(1, 9):

@@ -22,7 +22,7 @@ from pellucid.extras import EXTRAS
 ROOT = Path(pellucid.__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 OPTIONAL = PROJECT["optional-dependencies"]
-USES = [extra for extra in OPTIONAL if extra not in ("all", "dev")]
+USES = [extra for extra in OPTIONAL if extra not in ("all", "dev", "docs")]
 
 # It stands before the code of a test, which has `main`, `ship` (a picture) and the current folder to itself.
 REFUSING = """
@@ -127,6 +127,10 @@ datasets.Dataset.from_dict(table, features=features).save_to_disk("table")
 from pellucid.data import DataConfig, load_images
 assert load_images(DataConfig("hf:table")).train.classes == ("cat", "dog")
 """,
+    "translation": """
+from pellucid.evaluation.translation import bleu
+assert bleu(["the cat sat on the mat ."], ["the cat sat on the mat ."]) > 99
+""",
     "flow": 'assert main(["attend", "vit-cifar10", ship, "--method", "flow"]) == 0',
     "tensorboard": """
 assert main([*train, "--tensorboard", "--out", "run"]) == 0
@@ -137,6 +141,7 @@ assert list(Path("run/tensorboard").iterdir())
 MISSING = """
 import shutil
 from pellucid.evaluation import jars
+from pellucid.evaluation.translation import bleu
 from pellucid.extras import MissingExtra
 shutil.which = lambda name: "/usr/bin/java"
 def said(words):
@@ -154,6 +159,7 @@ print(json.dumps({
     "notebook": raised(lambda: pellucid.show),
     "captions": raised(lambda: jars.find_jar("meteor")),
     "hf": said(["data", "inspect", "hf:table"]),
+    "translation": raised(lambda: bleu(["a"], ["a"])),
     "flow": said(["attend", "vit-cifar10", ship, "--method", "flow"]),
     "tensorboard": said([*train, "--tensorboard", "--out", "board"]),
 }))
@@ -163,6 +169,7 @@ SENTENCES = {
     "notebook": "pellucid.show needs anywidget: pip install 'pellucid[notebook]'",
     "captions": "METEOR needs pycocoevalcap: pip install 'pellucid[captions]'",
     "hf": "hf: needs Hugging Face's datasets: pip install 'pellucid[hf]'",
+    "translation": "measuring translations needs sacreBLEU: pip install 'pellucid[translation]'",
     "flow": "the method flow needs SciPy: pip install 'pellucid[flow]'",
     "tensorboard": "--tensorboard needs TensorBoard: pip install 'pellucid[tensorboard]'",
 }
@@ -191,7 +198,7 @@ def test_what_is_told_is_what_pyproject_says():
         assert brought.isdisjoint(core), module
     assert set(USES) == {extra for _, extra in EXTRAS.values()} == set(USE) == set(SENTENCES)
     assert needed(OPTIONAL["all"]) == set().union(*(needed(OPTIONAL[extra]) for extra in USES)) | {"pellucid"}
-    assert "pellucid[all]" in OPTIONAL["dev"]
+    assert "pellucid[all,docs]" in OPTIONAL["dev"]
 
 
 def test_the_constraints_name_all_that_is_needed():

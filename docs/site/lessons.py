@@ -1,4 +1,4 @@
-"""Lessons and exercises as pages: executed, with what they print and the figures of their experiments, and notebooks."""
+"""Lessons and exercises as pages: executed, with what they print and the figures of their experiments."""
 
 import contextlib
 import hashlib
@@ -117,8 +117,9 @@ def stage_exercises(site: Path) -> list[str]:
 
 EXERCISES_INDEX = """# Exercises
 
-Each asks you to predict, then to write a few lines, then lets tests judge what you wrote. They know what attention does, not how you wrote
-it. The solution is folded away at the end of each page. All of them at once, as notebooks and as Python files:
+Each asks you to predict, then to write a few lines, then lets tests judge what you wrote. They know what attention
+does, not how you wrote it. The solution is folded away at the end of each page. All of them at once, as notebooks and as
+Python files:
 
 ```sh
 pellucid lab exercises exercises

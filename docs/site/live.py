@@ -23,8 +23,9 @@ hide: [navigation, toc]
 
 # Models to look into
 
-Every model that comes with the package, looking at something. Point at a picture, move β, change a key, click a head: your browser
-computes what comes of it, from the queries and keys that lie in the page. `pellucid attend MODEL PICTURE` writes such a page of yours.
+Every model that comes with the package, looking at something. Point at a picture, move β, change a key, click a head:
+your browser computes what comes of it, from the queries and keys that lie in the page. `pellucid attend MODEL PICTURE`
+writes such a page of yours.
 """
 LAB = """---
 hide: [navigation, toc]
@@ -32,10 +33,10 @@ hide: [navigation, toc]
 
 # The lab's sliders
 
-β, masks, changed keys, the offset of two positions: move a slider, and the page computes softmax(β·q·kᵀ)·v anew. Below them stand the
-experiments, with the code that ran. `pellucid lab --out lab.html` writes this page.
+β, masks, changed keys, the offset of two positions: move a slider, and the page computes softmax(β·q·kᵀ)·v
+anew. Below them stand the experiments, with the code that ran. `pellucid lab --out lab.html` writes this page.
 
-<iframe class="live" src="live/lab.html" title="The lab: sliders, and every experiment with its claims" loading="lazy"></iframe>
+<iframe class="live" src="live/lab.html" title="The lab: sliders, and every experiment" loading="lazy"></iframe>
 
 [On a page of its own](live/lab.html)
 """

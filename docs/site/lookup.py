@@ -82,7 +82,7 @@ def command_help(verb: str) -> str:
 
 
 def stage_ledger(site: Path, cache: Path, names: Sequence[str], workers: int = 2) -> list[tuple[Experiment, Outcome]]:
-    """Run these experiments; write the ledger, a page for each claim, and the figures; fail if a claim doesn't stand."""
+    """Run these experiments; write the ledger, a page for each claim, and figures; fail if a claim falls."""
     outcomes = list(run_all([EXPERIMENTS[name] for name in names], workers))
     if fallen := failures(claim for _, outcome in outcomes for claim in outcome.claims):
         raise ValueError("; ".join(fallen))
@@ -108,9 +108,8 @@ def ledger_page(outcomes: Iterable[tuple[Experiment, Outcome]]) -> str:
         "# The ledger of claims",
         "",
         f"{len(claims)} sentences about attention, each put to the test when this site was built: {counts['true']} are "
-        f"true, {counts['false']} are false, {counts['conditional']} are true under a condition. Every true or false one "
-        "has a twin: a measurement that must come out the other way. Each sentence leads to its page, with the numbers "
-        "and the code that ran.",
+        f"true, {counts['false']} false, {counts['conditional']} true under a condition. Every true or false one has a "
+        "twin: a measurement that must come out the other way. Each leads to its page, with the numbers and the code.",
     ]
     for one, outcome in outcomes:
         lines += [
@@ -142,7 +141,7 @@ def claim_page(one: Experiment, claim: Claim) -> str:
             "",
             sentence,
             "",
-            f"The sentence says that a number is {claim.relation} {claim.tolerance:g}. When this site was built it was:",
+            f"The sentence says that a number is {claim.relation} {claim.tolerance:g}. It was, as this site was built:",
             "",
             "| of what | measured | |",
             "| --- | ---: | --- |",
