@@ -100,7 +100,7 @@ def test_it_works_in_a_fresh_environment(dist, tmp_path):
     assert Path(said["home"]) == site / "pellucid"
     assert "ship" in json.dumps(said["answer"])
     assert (tmp_path / "ship.html").stat().st_size > 100_000
-    assert (tmp_path / "run" / "last.safetensors").is_file()
+    assert (tmp_path / "run" / "checkpoints" / "last.safetensors").is_file()
     # The light core: nothing heavy is imported before it is asked for.
     assert not said["torch"]
     assert said["modules"] < 300

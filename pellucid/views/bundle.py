@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pellucid.config import from_json, parse_json, to_json
+from pellucid.config import from_json, one_line, parse_json, to_json
 from pellucid.explain.trace import Layer, Map, Tokens, Trace
 from pellucid.files import sync_named
 
@@ -195,7 +195,7 @@ def _check_layer(layer: Layer | LayerHeader, counts: dict[str, int]) -> None:
 
 def _expect(right: bool, came: str, expected: str) -> None:
     if not right:
-        raise ValueError(f"{came[:MOST_SAID]}; expected {expected[:MOST_SAID]}")
+        raise ValueError(f"{one_line(came)[:MOST_SAID]}; expected {one_line(expected)[:MOST_SAID]}")
 
 
 @dataclass
