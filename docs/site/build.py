@@ -1,7 +1,7 @@
 """The site, from the tree: lessons and experiments are executed, what is public is described, nothing is fetched.
 
     python docs/site/build.py                   # into .site/html; opens from disk
-    python docs/site/build.py --quick --out X   # without running the whole lab: for tests, and while writing
+    python docs/site/build.py --quick --out X   # one lesson, one experiment, one model, no API: for tests
 
 Fails at a link that leads nowhere, at a claim that doesn't stand, and at any warning of mkdocs.
 """
@@ -18,25 +18,28 @@ import yaml
 from lessons import stage_exercises, stage_lessons
 from live import stage_lab, stage_models
 from lookup import stage_api, stage_commands, stage_ledger
-from nav import ROOT, placed, sections
+from nav import LESSONS, ROOT, placed, sections
 from staging import stage_page
 
+import pellucid
+from pellucid.cli.verbs import VERBS
 from pellucid.lab import EXPERIMENTS
 
 HERE = Path(__file__).parent
-QUICK = ("temperature", "masks", "shapes", "graph")  # experiments that take no second each
+QUICK = ("shapes",)  # an experiment that takes no second
 Nav = list[Any]  # pages, and {heading: pages}
 
 
 def stage(site: Path, cache: Path, quick: bool = False) -> dict[str, list[str]]:
     """Write every page; give those that were made, by the section that they belong to."""
-    outcomes = stage_ledger(site, cache, QUICK if quick else tuple(EXPERIMENTS))
+    outcomes = stage_ledger(site, cache, QUICK if quick else tuple(EXPERIMENTS), workers=1 if quick else 2)
+    models = ["vit-cifar10"] if quick else pellucid.shipped()
     made = {
-        "*lessons": stage_lessons(site, cache),
+        "*lessons": stage_lessons(site, cache, LESSONS[:1] if quick else LESSONS),
         "*exercises": stage_exercises(site),
-        "*live": [stage_models(site), stage_lab(site, outcomes)],
+        "*live": [stage_models(site, models), stage_lab(site, outcomes)],
         "*ledger": ["lookup/ledger/index.md"],
-        "*commands": [stage_commands(site)],
+        "*commands": [stage_commands(site, ["shapes"] if quick else list(VERBS))],
         "*api": [] if quick else stage_api(site),
     }
     places = placed()
@@ -86,7 +89,7 @@ def build(out: Path, folder: Path, quick: bool = False) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=ROOT / ".site" / "html", help="folder of the site")
-    parser.add_argument("--quick", action="store_true", help="a few experiments, and no API")
+    parser.add_argument("--quick", action="store_true", help="a little of each, and no API")
     options, begun = parser.parse_args(), time.perf_counter()
     build(options.out.resolve(), ROOT / ".site", options.quick)
     pages = sum(1 for _ in options.out.rglob("*.html"))

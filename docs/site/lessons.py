@@ -26,15 +26,17 @@ def source_digest(*more: Path) -> str:
     return hashlib.sha256(b"\0".join(path.read_bytes() for path in files)).hexdigest()[:16]
 
 
-def stage_lessons(site: Path, cache: Path) -> list[str]:
+def stage_lessons(site: Path, cache: Path, executed: Sequence[Path]) -> list[str]:
     """Write a page and a notebook for every lesson; executed anew if the package or the lesson has changed."""
     for lesson in LESSONS:
         done = cache / f"{lesson.stem}-{source_digest(lesson)}"
-        if not done.is_dir():
-            done.mkdir(parents=True)
-            (done / "outputs.json").write_text(json.dumps(execute(lesson, done)), encoding="utf-8")
-        outputs = json.loads((done / "outputs.json").read_text(encoding="utf-8"))
         cells = parse_cells(lesson.read_text(encoding="utf-8"))
+        if lesson in executed and not (done / "outputs.json").is_file():
+            done.mkdir(parents=True, exist_ok=True)
+            (done / "outputs.json").write_text(json.dumps(execute(lesson, done)), encoding="utf-8")
+        outputs = [{"printed": "", "figures": []}] * len(cells)
+        if lesson in executed:
+            outputs = json.loads((done / "outputs.json").read_text(encoding="utf-8"))
         folder = site / "learn"
         folder.mkdir(parents=True, exist_ok=True)
         for figure in done.glob("*.svg"):

@@ -42,11 +42,11 @@ anew. Below them stand the experiments, with the code that ran. `pellucid lab --
 """
 
 
-def stage_models(site: Path) -> str:
+def stage_models(site: Path, names: Sequence[str]) -> str:
     """Write a page with the viewer for each shipped model."""
     (site / "lookup" / "live").mkdir(parents=True, exist_ok=True)
     parts = [ABOUT]
-    for name in pellucid.shipped():
+    for name in names:
         model = pellucid.load(name)
         with torch.no_grad():
             traces = [model.trace(each) for each in shown_to(model)]

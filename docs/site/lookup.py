@@ -53,12 +53,12 @@ def stage_api(site: Path) -> list[str]:
     return pages
 
 
-def stage_commands(site: Path) -> str:
+def stage_commands(site: Path, verbs: Sequence[str]) -> str:
     """Write what every verb of the command line says of itself."""
     lines = ["# The command line", "", "What each verb takes, as `pellucid VERB --help` says it.", ""]
     with ThreadPoolExecutor(2) as pool:
-        helps = pool.map(lambda verb: command_help(verb), VERBS)
-    for verb, text in zip(VERBS, helps, strict=True):
+        helps = pool.map(command_help, verbs)
+    for verb, text in zip(verbs, helps, strict=True):
         example = re.search(r"Example: (.+)", VERBS[verb].__doc__ or "")
         lines += [f"## pellucid {verb}", ""]
         lines += [fenced(example[1], "sh"), ""] if example else []
@@ -83,7 +83,8 @@ def command_help(verb: str) -> str:
 
 def stage_ledger(site: Path, cache: Path, names: Sequence[str], workers: int = 2) -> list[tuple[Experiment, Outcome]]:
     """Run these experiments; write the ledger, a page for each claim, and figures; fail if a claim falls."""
-    outcomes = list(run_all([EXPERIMENTS[name] for name in names], workers))
+    asked = [EXPERIMENTS[name] for name in names]
+    outcomes = [(one, one()) for one in asked] if workers == 1 else list(run_all(asked, workers))
     if fallen := failures(claim for _, outcome in outcomes for claim in outcome.claims):
         raise ValueError("; ".join(fallen))
     folder = site / "lookup" / "ledger"
