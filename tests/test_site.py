@@ -1,4 +1,4 @@
-"""The site: every page has its place and its links, tasks run as they are written, public names have examples; in a browser."""
+"""The site: pages have their place and their links, tasks run as they are written, public names have examples."""
 
 import csv
 import inspect
@@ -26,11 +26,13 @@ from pellucid.cli import main
 
 DOCS = sorted((ROOT / "docs").glob("*.md"))
 BLOCK = re.compile(r"^```(python|sh|text)\n(.*?)^```", re.MULTILINE | re.DOTALL)
-TASKS = "attend fused paper folder describe many proxy".split()  # every block of them is run
+TASKS = ["attend", "fused", "paper", "folder", "describe", "many", "proxy"]  # every block of them is run
 LONGEST = 85  # lines of a task: two screens
 # What opens in the browser: a page of each kind, and those that are alive.
-TEN = """index learn/index learn/01_attention learn/exercises/01_attention do/index do/attend understand/index
-understand/explanation lookup/ledger/index lookup/ledger/shapes.columns lookup/models""".split()
+TEN = """
+index learn/index learn/01_attention learn/exercises/01_attention do/index do/attend understand/index
+understand/explanation lookup/ledger/index lookup/ledger/shapes.columns lookup/models
+""".split()
 
 
 # Pages.
@@ -51,10 +53,10 @@ def test_a_page_that_nobody_named_is_a_task(tmp_path):
 
 def test_links_lead_to_the_same_on_the_site(tmp_path):
     places = placed()
-    text = "[a](watch.md#steering), ![b](viewer.png), [c](../LOG.md), [d](https://example.org), [e](../results), `[f](x.md)`"
+    text = "[a](watch.md#steering), ![b](viewer.png), [c](../LOG.md), [d](https://a.org), [e](../results), `[f](x.md)`"
     moved = relink(text, "docs/explain.md", ROOT, tmp_path, places)
     assert moved == (
-        "[a](watch.md#steering), ![b](../files/viewer.png), [c](log.md), [d](https://example.org), [e](results.md), "
+        "[a](watch.md#steering), ![b](../files/viewer.png), [c](log.md), [d](https://a.org), [e](results.md), "
         "`[f](x.md)`"
     )
     assert (tmp_path / "files" / "viewer.png").is_file()
@@ -111,7 +113,7 @@ def test_tasks_are_short_and_in_the_list():
 
 @pytest.mark.parametrize("name", TASKS)
 def test_a_task_runs_as_it_is_written(name, tmp_path, monkeypatch, capsys):
-    """Its blocks in their order: Python in one namespace, commands one by one; a table it shows is the table it reads."""
+    """Its blocks in their order: Python in one namespace, commands one by one; a table it shows is a file."""
     monkeypatch.chdir(tmp_path)
     for kind in ("cat", "dog"):
         (tmp_path / "pictures" / kind).mkdir(parents=True)
@@ -180,14 +182,14 @@ def test_ten_pages_from_disk(site, visit, tmp_path):
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), f"{name} is wider than the window"
         keep(page, f"site-{name.replace('/', '-')}", tmp_path)
     page.get_by_label("Search", exact=True).first.click()
-    page.get_by_role("textbox", name="Search").fill("temperature")
+    page.get_by_role("textbox", name="Search").press_sequentially("temperature")
     page.locator(".md-search-result__item").first.wait_for()
 
 
 def test_from_a_server_a_slider_moves(site, visit):
     policy = (
-        "default-src 'none'; script-src 'self' 'unsafe-inline'; style-src 'self' 'unsafe-inline'; img-src 'self' data: blob:;"
-        " connect-src 'self'; frame-src 'self'; worker-src 'self'"
+        "default-src 'none'; script-src 'self' 'unsafe-inline'; style-src 'self' 'unsafe-inline'; "
+        "img-src 'self' data: blob:; connect-src 'self'; frame-src 'self'; worker-src 'self'"
     )
     with serving_folder(site, policy) as address:
         page = visit(address + "lookup/lab.html", width=390, height=844)

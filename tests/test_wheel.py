@@ -1,6 +1,6 @@
-"""What is released: the wheel and the archive of sources, built, read, and the wheel at work where nothing else of ours is.
+"""What is released: the wheel and the archive of sources, built, read, and the wheel at work in a fresh environment.
 
-The fresh environment has the packages of this one (so nothing is fetched), but not pellucid: that comes from the wheel.
+It has the packages of this one (so nothing is fetched), but not pellucid: that comes from the wheel.
 """
 
 import json
