@@ -10,7 +10,12 @@ Activation = Literal["relu", "gelu", "swiglu"]
 
 
 class FeedForward(nn.Module):
-    """inner → activation → outer. SwiGLU (Shazeer 2020) multiplies the inner layer by a SiLU gate of its own."""
+    """inner → activation → outer. SwiGLU (Shazeer 2020) multiplies the inner layer by a SiLU gate of its own.
+
+    >>> import torch
+    >>> FeedForward(8, 32)(torch.zeros(1, 3, 8)).shape
+    torch.Size([1, 3, 8])
+    """
 
     def __init__(
         self,

@@ -35,7 +35,12 @@ class Observer:
 
 
 class Stopped(Exception):
-    """A signal asked the run to stop; its state is saved."""
+    """A signal asked the run to stop; its state is saved.
+
+    >>> from pellucid.training import Stopped
+    >>> print(Stopped(12, 2))
+    stopped after step 12
+    """
 
     def __init__(self, step: int, number: int):
         super().__init__(f"stopped after step {step}")
@@ -48,6 +53,11 @@ class Result:
 
     figures: of the last evaluation. score: which of them says how good it is; best: the best that it was.
     model: a `ReadyClassifier` or a `ReadyCaptioner`, with the best weights if a folder keeps them, else the last.
+
+    >>> import pellucid
+    >>> result = pellucid.train("vit_digits", duration="2 steps", progress=False)
+    >>> result.steps, result.images, result.folder
+    (2, 256, None)
     """
 
     steps: int
@@ -62,7 +72,12 @@ class Result:
 
 
 class Engine:
-    """Trains one task as one run says. Without a folder nothing is written and nothing can be resumed."""
+    """Trains one task as one run says. Without a folder nothing is written and nothing can be resumed.
+
+    >>> from pellucid.training.reverse import reverse
+    >>> reverse(steps=2, seed=0, observer=None).tested  # two steps of the engine, then sequences that it has not seen
+    2000
+    """
 
     def __init__(
         self,

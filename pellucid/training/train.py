@@ -74,7 +74,14 @@ def train_run(
     progress: bool = True,
     tensorboard: bool = False,
 ) -> Result:
-    """Load the data, train, and keep everything in the run's folder; without one, nothing is kept."""
+    """Load the data, train, and keep everything in the run's folder; without one, nothing is kept.
+
+    >>> from dataclasses import replace
+    >>> import pellucid, torch
+    >>> run = replace(pellucid.recipe("vit_digits"), duration="2 steps")
+    >>> train_run(run, None, torch.device("cpu"), progress=False).steps
+    2
+    """
     trainer = Trainer(folder, device, processes or Processes(), resume, progress, tensorboard)
     if folder is not None:
         check_place(folder, resume)
