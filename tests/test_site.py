@@ -18,7 +18,7 @@ from browser import serving as serving_folder
 from browser import visit as visit
 from examples import fence_examples
 from lookup import escaped, public_names
-from nav import DO, ROOT, placed, sections
+from nav import DO, ROOT, TASKS, placed, sections
 from PIL import Image
 from staging import relink
 
@@ -26,13 +26,13 @@ from pellucid.cli import main
 
 DOCS = sorted((ROOT / "docs").glob("*.md"))
 BLOCK = re.compile(r"^```(python|sh|text)\n(.*?)^```", re.MULTILINE | re.DOTALL)
-TASKS = ["attend", "fused", "paper", "folder", "describe", "many", "proxy"]  # every block of them is run
 LONGEST = 85  # lines of a task: two screens
 # What opens in the browser: a page of each kind, and those that are alive.
-TEN = """
-index learn/index learn/01_attention learn/exercises/01_attention do/index do/attend understand/index
-understand/explanation lookup/ledger/index lookup/ledger/shapes.columns lookup/models
-""".split()
+TEN = (
+    *("index", "learn/index", "learn/01_attention", "learn/exercises/01_attention", "do/index", "do/attend"),
+    *("understand/index", "understand/explanation", "lookup/ledger/index", "lookup/ledger/shapes.columns"),
+    "lookup/models",
+)
 
 
 # Pages.

@@ -120,7 +120,7 @@ def stage_exercises(site: Path) -> list[str]:
 EXERCISES_INDEX = """# Exercises
 
 Each asks you to predict, then to write a few lines, then lets tests judge them. They know what attention does, not how
-you wrote it. The solution is folded away at the end of each page. All of them at once, as notebooks and as Python files:
+you wrote it. The solution is folded away at the end of each page. All of them, as notebooks and as Python files:
 
 ```sh
 pellucid lab exercises exercises

@@ -61,6 +61,7 @@ LOOK_UP = Section(
         "The project": ("CHANGELOG.md", "LOG.md", "CONTRIBUTING.md", "SECURITY.md", "CODE_OF_CONDUCT.md"),
     },
 )
+TASKS = ("attend", "fused", "paper", "folder", "describe", "many", "proxy")  # every block of them is run by a test
 NAMES = {"SECURITY.md": "weakness.md"}  # else it would lie where docs/security.md does
 
 

@@ -56,7 +56,7 @@ def show(traces: Trace | Sequence[Trace]) -> Viewer:
 
     >>> import torch, pellucid
     >>> trace = pellucid.load("vit-cifar10").trace(torch.zeros(3, 32, 32))
-    >>> show(trace).traces[0][:8]
-    b'PELLUCID'
+    >>> len(show(trace).traces)
+    1
     """
     return Viewer(traces)
