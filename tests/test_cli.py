@@ -77,7 +77,7 @@ def test_recipes_are_listed_with_what_they_state(capsys):
 
 
 def test_version():
-    assert run("--version").stdout == f"pellucid {pellucid.__version__}\n" == "pellucid 0.1.0\n"
+    assert run("--version").stdout == f"pellucid {pellucid.__version__}\n" == "pellucid 0.2.0\n"
 
 
 def shape_of(text, name):
