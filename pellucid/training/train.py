@@ -20,6 +20,7 @@ from pellucid.devices import pick_device
 from pellucid.models import Captioner, Transformer, ViT
 from pellucid.models.sizes import TRAINED, check_memory, outline
 from pellucid.ready import load
+from pellucid.ready.translator import ReadyTranslator
 from pellucid.recipes import RECIPES, recipe
 from pellucid.runs import AnyRun, CaptionerRun, ClassifierRun, Run, RunFolder, TranslatorRun
 from pellucid.runs.checkpoints import fill_module
@@ -31,7 +32,7 @@ from pellucid.training.fitting import Told, check_tokens, fit_held_out, fit_run,
 from pellucid.training.lora import merge
 from pellucid.training.pictures import evaluation_split
 from pellucid.training.progress import RunDisplay
-from pellucid.training.start import begin, begin_with
+from pellucid.training.start import Source, begin, begin_with
 from pellucid.training.summary import show, summarise
 from pellucid.training.task import Task
 from pellucid.training.tuning import prepare
@@ -162,7 +163,7 @@ class Trainer:
     progress: bool
     tensorboard: bool
     told: Told = None
-    source: ViT | None = None  # what the model begins as
+    source: Source | None = None  # what the model begins as
 
     def train_classifier(self, run: ClassifierRun, dataset: Any, module: nn.Module | None) -> Result:
         if run.module is not None and module is None:
@@ -210,6 +211,8 @@ class Trainer:
 
     def train_translator(self, run: TranslatorRun) -> Result:
         tokenizer = SubwordTokenizer.load(self.folder.tokenizer_file) if self.folder and self.resume else None
+        if isinstance(self.source, ReadyTranslator):
+            tokenizer = self.source.tokenizer
         resolved, sentences, tokenizer = translate.resolve(run, tokenizer)
         self._check_same(run, resolved)
         resolved, task = self._settle(
