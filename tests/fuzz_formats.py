@@ -31,7 +31,7 @@ from pellucid.data.formats import (
     read_idx,
 )
 from pellucid.data.images import probe
-from pellucid.explain.trace import Layer, Map, Tokens, Trace
+from pellucid.explain.trace import Layer, Map, SeenPicture, Stream, Trace
 from pellucid.hub.folders import read_folder
 from pellucid.hub.pickled import read_pickled
 from pellucid.models import ViT, ViTConfig
@@ -345,8 +345,8 @@ def trace() -> bytes:
         Trace(
             model="tiny",
             kind="classifier",
-            image=torch.zeros(3, 8, 8, dtype=torch.uint8),
-            tokens=(Tokens("image", ("class", "0", "1", "2", "3"), (2, 2)),),
+            streams=(Stream.patches("image", ("class", "0", "1", "2", "3"), (2, 2)),),
+            pictures=(SeenPicture("image", torch.zeros(3, 8, 8, dtype=torch.uint8)),),
             layers=(layer,),
             answers=(("cat", 0.75), ("dog", 0.25)),
             words=(),

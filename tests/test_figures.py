@@ -14,7 +14,7 @@ from matplotlib.text import Text
 
 from pellucid.explain.faithfulness import Faithfulness, areas_under
 from pellucid.explain.timelapse import Moment
-from pellucid.explain.trace import Layer, Map, Tokens, Trace
+from pellucid.explain.trace import Layer, Map, SeenPicture, Stream, Trace
 from pellucid.ops import masks
 from pellucid.views.bundle import load_trace, save_trace
 from pellucid.views.colours import Scale, overlay, pixels
@@ -46,7 +46,7 @@ def layer(name, queries, keys, n_queries, n_keys, *, heads=2, causal=False, mask
 
 def image_row(extra=("class",)):
     patches = tuple(f"patch {row},{column}" for row in range(GRID[0]) for column in range(GRID[1]))
-    return Tokens("image", (*extra, *patches), GRID)
+    return Stream.patches("image", (*extra, *patches), GRID)
 
 
 def picture(height=20, width=30):
@@ -59,11 +59,20 @@ def classifier(extra=("class",), share=0.9):
     layers = tuple(layer(f"blocks.{i}.attention", "image", "image", n, n, seed=i) for i in range(3))
     shared_out = torch.rand(n, generator=torch.Generator().manual_seed(5)).softmax(0)
     maps = (Map("rollout", "cat", None, shared_out), Map("gradient", "cat", None, 40 * shared_out.flip(0)))
-    return Trace("tiny", "classifier", picture(), (row,), layers, (("cat", share), ("dog", 1 - share)), (), maps)
+    return Trace(
+        "tiny",
+        "classifier",
+        (row,),
+        (SeenPicture("image", picture()),),
+        layers,
+        (("cat", share), ("dog", 1 - share)),
+        (),
+        maps,
+    )
 
 
 def captioner(name="teller"):
-    row, words = image_row(("register 1",)), Tokens("words", ("<start>", *SAID[:-1]), None)
+    row, words = image_row(("register 1",)), Stream("words", "text", ("<start>", *SAID[:-1]), prompt=1)
     n, t = len(row.labels), len(SAID)
     layers = [layer(f"encoder.blocks.{i}.attention", "image", "image", n, n, seed=i) for i in range(2)]
     for i in range(2):
@@ -71,7 +80,7 @@ def captioner(name="teller"):
         layers.append(layer(f"decoder.blocks.{i}.cross_attention", "words", "image", t, n, seed=20 + i))
     said = tuple((word, math.log(share)) for word, share in zip(SAID, (0.9, 0.5, 0.25, 0.999), strict=True))
     maps = tuple(Map("gradient", word, i, torch.arange(n) * (i + 1.0)) for i, word in enumerate(SAID))
-    return Trace(name, "captioner", picture(), (row, words), tuple(layers), (), said, maps)
+    return Trace(name, "captioner", (row, words), (SeenPicture("image", picture()),), tuple(layers), (), said, maps)
 
 
 def weights_of(layer):
@@ -253,7 +262,7 @@ def test_every_head_of_every_layer_of_the_class_token():
     figure = draw_heads(seen)
     left, grid, *_ = figure.axes
     rows = torch.stack([weights_of(each)[:, 0, 1:].unflatten(-1, GRID) for each in seen.layers])  # layers heads y x
-    (sheet,), shown = grid.images, pixels(seen.image)
+    (sheet,), shown = grid.images, pixels(seen.pictures[0].pixels)
     height, width = sheet.get_array().shape[0] // 3, sheet.get_array().shape[1] // 2  # of a cell and its gap
     for i, j in np.ndindex(3, 2):
         drawn = sheet.get_array()[i * height : i * height + 20, j * width : j * width + 30]
@@ -289,9 +298,11 @@ def test_without_a_class_token_the_mean_of_all_is_shown():
 
 
 def test_a_row_of_a_long_image_needs_no_matrix():
-    row = Tokens("image", ("class", *(f"patch {i},{j}" for i in range(64) for j in range(64))), (64, 64))
+    row = Stream.patches("image", ("class", *(f"patch {i},{j}" for i in range(64) for j in range(64))), (64, 64))
     long = layer("blocks.0.attention", "image", "image", 4097, 4097)
-    seen = Trace("long", "classifier", picture(64, 64), (row,), (long,), (("cat", 1.0),), (), ())
+    seen = Trace(
+        "long", "classifier", (row,), (SeenPicture("image", picture(64, 64)),), (long,), (("cat", 1.0),), (), ()
+    )
     assert len(draw_heads(seen).axes[1].texts) == 2
     for shown in (draw_matrix, draw_mask, draw_graph):
         with pytest.raises(ValueError, match=r"at most 512 tokens; blocks\.0\.attention has 4097; draw_heads shows"):
@@ -353,7 +364,7 @@ def test_methods_side_by_side_each_on_its_scale():
     for ax, found in zip(panels[1:], seen.maps, strict=True):
         values = found.values[1:].numpy()
         top = max(values.max(), 2 / 7 if found.method == "rollout" else 2 * values.mean())
-        wanted = overlay(pixels(seen.image), values.reshape(GRID) / top)
+        wanted = overlay(pixels(seen.pictures[0].pixels), values.reshape(GRID) / top)
         np.testing.assert_allclose(ax.images[0].get_array(), wanted, atol=1e-6)
     assert {"1/7", "mean"} <= set(written(figure))
     assert RESCALED in draw_maps(seen, rescale=True).get_suptitle()
@@ -420,7 +431,16 @@ def test_the_numbers_in_a_matrix_are_the_weights():
 def test_a_larger_matrix_goes_to_its_largest_weight_and_has_no_numbers():
     labels = tuple(f"t{i}" for i in range(40))
     flat = layer("flat", "tokens", "tokens", 40, 40)
-    seen = Trace("", "classifier", picture(), (image_row(), Tokens("tokens", labels, None)), (flat,), (), (), ())
+    seen = Trace(
+        "",
+        "classifier",
+        (image_row(), Stream("tokens", "tokens", labels)),
+        (SeenPicture("image", picture()),),
+        (flat,),
+        (),
+        (),
+        (),
+    )
     ax, bar = draw_matrix(seen, "flat", 0).axes
     assert not ax.texts
     assert bar.get_ylim()[1] == pytest.approx(weights_of(flat)[0].max().item(), rel=1e-5)
@@ -435,7 +455,7 @@ def test_who_may_see_whom():
     assert 0 < sum(wanted) < 16
     padded = layer("p", "words", "words", 4, 4, causal=True, mask=torch.tensor([True, True, False, True]).expand(4, 4))
     seen = captioner()
-    seen = Trace("", "captioner", seen.image, seen.tokens, (padded,), (), seen.words, ())
+    seen = Trace("", "captioner", seen.streams, seen.pictures, (padded,), (), seen.words, ())
     both = masks.causal(4) & torch.tensor([True, True, False, True])
     assert [int(text.get_text()) for text in draw_mask(seen, 0).axes[0].texts] == both.int().flatten().tolist()
     (large,) = mask_figure(masks.causal(40)).axes

@@ -166,7 +166,7 @@ def test_a_trace_can_be_read_back(client, models, model):
     assert response.headers["content-type"] == "application/octet-stream"
     found = from_bytes(response.content)
     assert found.model == model
-    assert torch.equal(found.image, models[model].read(picture)[0])
+    assert torch.equal(found.pictures[0].pixels, models[model].read(picture)[0])
 
 
 def test_a_trace_explains_the_class_that_is_asked_for(client):

@@ -34,10 +34,10 @@ from pellucid.explain.faithfulness import Faithfulness, areas_under, bootstrap_m
 from pellucid.explain.flow import LIMIT, flow, flow_decoder
 from pellucid.explain.heads import CENTRED, SAME, caption_health, report_heads
 from pellucid.explain.maps import input_gradient, needs_gradient, pick_layer, pixels_of, random_map
-from pellucid.explain.trace import Layer, Tokens, Trace, _layer, image_tokens
+from pellucid.explain.trace import Layer, Stream, Trace, image_tokens, layer_of
 from pellucid.layers import MultiHeadAttention
 from pellucid.models import Captioner, CaptionerConfig, ViT, ViTConfig
-from pellucid.ops.rules import Rule
+from pellucid.ops.rules import Rule, Times
 from pellucid.watching import Change, watch
 from pellucid.watching.record import Record
 
@@ -881,7 +881,8 @@ def test_heads_of_a_trace_are_reported_by_the_tokens_they_ask_and_are_asked():
     """Words have no place; two grids have no distance between them; one grid has, whatever stands before it."""
 
     def tokens(name, extra, grid):
-        return Tokens(name, tuple("x" * (extra + (grid[0] * grid[1] if grid else 0))), grid)
+        labels = tuple("x" * (extra + (grid[0] * grid[1] if grid else 0)))
+        return Stream.patches(name, labels, grid, None) if grid else Stream(name, "text", labels)
 
     sizes = {"a": tokens("a", 1, (2, 2)), "b": tokens("b", 2, (2, 3)), "w": tokens("w", 3, None)}
 
@@ -890,8 +891,7 @@ def test_heads_of_a_trace_are_reported_by_the_tokens_they_ask_and_are_asked():
         return Layer(f"{queries}{keys}", queries, keys, q, k, 0.5, False, None, torch.ones(2, k.shape[1]))
 
     pairs = [("a", "a"), ("a", "b"), ("w", "a"), ("w", "w"), ("a", "w"), ("b", "b")]
-    image = torch.zeros(3, 8, 8, dtype=torch.uint8)
-    whole = Trace("m", "captioner", image, tuple(sizes.values()), tuple(layer(*pair) for pair in pairs), (), (), ())
+    whole = Trace("m", "captioner", tuple(sizes.values()), (), tuple(layer(*pair) for pair in pairs), (), (), ())
     reports = {each.name: each for each in report_heads(whole)}
     assert {name for name, each in reports.items() if each.distance is not None} == {"aa", "bb"}
     assert {name for name, each in reports.items() if each.extra is None} == {"ww", "aw"}
@@ -917,10 +917,12 @@ def test_maps_of_any_sum_are_shares_and_what_is_less_than_nothing_is_nothing():
             caption_health(wrong, (4, 4))
 
 
-def test_a_rule_is_nothing_that_a_trace_can_hold():
-    mine = replace(record(3, 3, "mine"), mask=Rule(sinks=torch.zeros(1, 1, 1, 1)))
-    with pytest.raises(ValueError, match=r"a trace holds masks and biases alone, and 'mine' has Rule\(1 sinks\)"):
-        _layer(mine, "image", "image")
+def test_what_a_trace_has_no_words_for_is_not_held():
+    mine = replace(record(3, 3, "mine"), mask=Rule(after=(Times(torch.ones(3, 3)),)))
+    with pytest.raises(
+        ValueError, match=r"'mine' does to its scores what a trace has no words for: Rule\(after: Times"
+    ):
+        layer_of(mine, "image", "image")
 
 
 def test_what_can_be_switched_off_is_what_was_seen():

@@ -47,8 +47,8 @@ def test_a_trace_of_a_classifier():
     found = trace(model, image, name="small", methods=("raw", "rollout", "gradient", "input gradient", "random"), top=2)
     assert isinstance(found, Trace)
     assert (found.model, found.kind, found.words) == ("small", "classifier", ())
-    assert torch.equal(found.image, image)
-    (tokens,) = found.tokens
+    assert torch.equal(found.pictures[0].pixels, image)
+    (tokens,) = found.streams
     assert tokens.name == "image"
     assert tokens.labels[:4] == ("class", "register 1", "register 2", "patch 0,0")
     assert (tokens.labels[-1], len(tokens.labels), tokens.grid) == ("patch 1,2", 9, (2, 3))
@@ -105,7 +105,7 @@ def test_a_trace_of_a_captioner(speaker):
     assert (found.model, found.kind, found.answers) == ("five", "captioner", ())
     said = CAPTIONS[0].split()
     assert [word for word, _ in found.words] == said
-    image_row, words_row = found.tokens
+    image_row, words_row = found.streams
     assert image_row.labels[:3] == ("register 1", "register 2", "patch 0,0")
     assert image_row.grid == (2, 3)
     assert words_row.labels == ("<start>", *said[:-1])  # what was read; query i said word i

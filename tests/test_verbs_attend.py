@@ -91,7 +91,7 @@ def test_the_summary_figures_and_traces(model, folder, tmp_path, capsys):
         (mine,) = each["maps"]
         assert (mine["method"], mine["target"]) == ("input gradient", "dog")
         place = int(kept.maps[0].values.argmax())
-        assert mine["most"] == kept.tokens[0].labels[place]
+        assert mine["most"] == kept.streams[0].labels[place]
         assert mine["value"] == pytest.approx(kept.maps[0].values[place].item())
         with Image.open(each["figure"]) as image:
             assert image.width > 400

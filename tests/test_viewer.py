@@ -18,7 +18,7 @@ from torch.testing import assert_close
 
 import pellucid
 from pellucid.data.scenes import SceneConfig, make_scenes
-from pellucid.explain.trace import Layer, Map, Tokens, Trace
+from pellucid.explain.trace import Layer, Map, SeenPicture, Stream, Trace
 from pellucid.ops.exact import weight_rows
 from pellucid.ready import load_captioner, load_classifier
 from pellucid.views.bundle import from_bytes, save_trace, to_bytes
@@ -94,7 +94,8 @@ def large() -> Trace:
         for i in range(12)
     ]
     image = torch.randint(256, (3, 224, 224), generator=made, dtype=torch.uint8)
-    return Trace("random", "classifier", image, (Tokens("image", RANDOM_LABELS, (14, 14)),), tuple(layers), (), (), ())
+    streams = (Stream.patches("image", RANDOM_LABELS, (14, 14)),)
+    return Trace("random", "classifier", streams, (SeenPicture("image", image),), tuple(layers), (), (), ())
 
 
 def layers() -> dict[str, Layer]:
@@ -120,8 +121,8 @@ def layers() -> dict[str, Layer]:
 
 def alone(layer: Layer) -> Trace:
     """A trace of one layer."""
-    tokens = (Tokens("queries", ("?",) * 4, None), Tokens("keys", ("!",) * 6, None))
-    return Trace("", "classifier", torch.zeros(1, 4, 4, dtype=torch.uint8), tokens, (layer,), (), (), ())
+    streams = (Stream("queries", "tokens", ("?",) * 4), Stream("keys", "tokens", ("!",) * 6))
+    return Trace("", "classifier", streams, (), (layer,), (), (), ())
 
 
 def replaced(layer: Layer, **changes: Any) -> Layer:
@@ -175,7 +176,7 @@ def explore(view: Any, seen: Trace) -> None:
     row = truth(layer)[:, 10].mean(0)
     assert f"{entropy_of(row):.2f} nats" in spread(view)
     first = view.locator(".pl-top button").first.inner_text().split("\n")
-    assert first[0] == seen.tokens[0].labels[int(row.argmax())]
+    assert first[0] == seen.streams[0].labels[int(row.argmax())]
     assert float(first[-1]) == pytest.approx(float(row.max()), rel=5e-3)
 
     click(view, 1, 2)
@@ -193,7 +194,7 @@ def explore(view: Any, seen: Trace) -> None:
     slider.press("End")
     assert "β = ∞: hard" in view.locator(".pl-circumstances").inner_text()
     assert "1.0 of 64" in spread(view)
-    best = seen.tokens[0].labels[int(truth(layer)[2, 10].argmax())]
+    best = seen.streams[0].labels[int(truth(layer)[2, 10].argmax())]
     assert view.locator(".pl-top button").first.inner_text().startswith(best)
     slider.press("Home")
     assert "64.0 of 64" in spread(view)
@@ -365,7 +366,7 @@ def test_methods(served, ship):
         view.get_by_label("Method", exact=True).select_option(stored.method)
         assert headline(view) == f"{stored.method.capitalize()}: what counts for “ship”"
         first = view.locator(".pl-top button").first.inner_text().split("\n")
-        assert first[0] == ship.tokens[0].labels[int(stored.values.argmax())]
+        assert first[0] == ship.streams[0].labels[int(stored.values.argmax())]
         assert float(first[-1]) == pytest.approx(float(stored.values.max()), rel=5e-3)
 
 
@@ -405,8 +406,8 @@ def test_keyboard_and_ears(served):
     view.get_by_role("radio", name="mean over heads").focus()
     view.keyboard.press("ArrowRight")
     assert view.evaluate("viewer.state().head") == "max"
-    unnamed = "[...document.querySelectorAll('canvas, button, select, input')].filter(each => !each.ariaHidden && "
-    unnamed += "!each.ariaLabel && !each.innerText && !each.labels?.length).length"
+    unnamed = """[...document.querySelectorAll("canvas, button, select, input")].filter((each) => !each.ariaLabel &&
+        !each.closest("[hidden], [aria-hidden]") && !each.innerText && !each.labels?.length).length"""
     assert view.evaluate(unnamed) == 0
 
 
@@ -419,7 +420,7 @@ def test_touch(served):
 
 def test_matrix_and_all_heads(served, ship):
     view = served("ship")
-    matrix = view.get_by_role("img", name="Attention map of blocks.6.attention, 64 queries by 64 keys")
+    matrix = view.get_by_role("application", name="Attention map of blocks.6.attention, 64 queries by 64 keys")
     matrix.scroll_into_view_if_needed()
     size = matrix.bounding_box()["width"]
     matrix.hover(position={"x": 7.5 * size / 64, "y": 3.5 * size / 64})
@@ -427,7 +428,7 @@ def test_matrix_and_all_heads(served, ship):
     assert said.startswith("patch 0,3 → patch 0,7: ")
     weight = float(truth(ship.layers[6])[:, 3, 7].mean())
     assert float(said.split(": ")[1].replace("−", "-")) == pytest.approx(weight, rel=5e-3)
-    every = view.get_by_role("img", name="in 7 layers of 4 heads")
+    every = view.get_by_role("application", name="in 7 layers of 4 heads")
     every.scroll_into_view_if_needed()
     box = every.bounding_box()
     every.click(position={"x": box["width"] * 2.5 / 4, "y": box["height"] * 1.5 / 7})
@@ -456,7 +457,7 @@ def test_numbers_appear_on_zoom(served):
     small = view.locator(".pl-picture").bounding_box()["width"]
     before = view.evaluate(pixels)
     for _ in range(2):
-        view.get_by_role("button", name="Zoom in").click()
+        view.get_by_role("button", name="Zoom in", exact=True).click()
     assert view.locator(".pl-picture").bounding_box()["width"] == pytest.approx(2.25 * small, rel=0.01)
     assert view.evaluate(pixels) > 1.2 * before  # digits are what a larger picture has more of
     assert view.evaluate("document.documentElement.scrollWidth") <= 360
@@ -466,7 +467,7 @@ def test_numbers_appear_on_zoom(served):
 @pytest.mark.parametrize(("width", "height"), [(360, 740), (1280, 900), (3840, 2160)])
 def test_readable(served, width, height, dark, tmp_path):
     view = served("ship,truck,caption#trace=2", width=width, height=height, dark=dark)
-    view.get_by_role("img", name="Attention map").wait_for()
+    view.get_by_role("application", name="Attention map").wait_for()
     assert view.evaluate("document.documentElement.scrollWidth") <= width
     contrasts = view.evaluate(CONTRASTS)
     assert len(contrasts) > 30
@@ -572,10 +573,11 @@ def test_other_peoples_tokens_have_no_picture(visit, tmp_path):
     layer = Layer(
         "attention", "tokens", "tokens", torch.randn(2, 5, 4), torch.randn(2, 5, 4), 0.5, False, None, torch.ones(2, 5)
     )
-    tokens = (Tokens("tokens", tuple("abcde"), None), Tokens("image", ("all",), (1, 1)))
+    streams = (Stream("tokens", "tokens", tuple("abcde")), Stream.patches("image", ("all",), (1, 1)))
     stored = Map("input gradient", "x", None, torch.tensor([-2.0]))
     image = torch.full((1, 4, 4), 200, dtype=torch.uint8)
-    to_html(Trace("", "classifier", image, tokens, (layer,), (("x", 1.0),), (), (stored,)), tmp_path / "a.html")
+    pictures = (SeenPicture("image", image),)
+    to_html(Trace("", "classifier", streams, pictures, (layer,), (("x", 1.0),), (), (stored,)), tmp_path / "a.html")
     view = visit((tmp_path / "a.html").as_uri())
     view.get_by_role("group", name="Read").get_by_role("button").nth(1).wait_for()
     view.get_by_label("Method", exact=True).select_option("input gradient")

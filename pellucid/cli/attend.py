@@ -131,7 +131,7 @@ def measure_faithfulness(
     model: ReadyClassifier | ReadyCaptioner, methods: Sequence[Method], traces: list[Trace]
 ) -> Faithfulness:
     assert isinstance(model, ReadyClassifier)
-    images = torch.stack([trace.image for trace in traces])
+    images = torch.stack([trace.pictures[0].pixels for trace in traces])
     every: list[Method] = [*(method for method in methods if method != BASELINE), BASELINE]
     steps = min(STEPS, math.prod(model.transformer.embed.grid(*images.shape[-2:])))
     unlabelled = ImageSet(images, torch.zeros(len(images), dtype=torch.int64), ("",))
@@ -140,7 +140,7 @@ def measure_faithfulness(
 
 def measure_health(traces: list[Trace]) -> dict[str, CaptionHealth]:
     """Whether each method's maps of the words differ; of a model that says nothing there are none."""
-    grid = next(tokens.grid for tokens in traces[0].tokens if tokens.grid is not None)
+    grid = next(stream.grid for stream in traces[0].streams if stream.grid is not None)
     health = {}
     for method in dict.fromkeys(each.method for trace in traces for each in trace.maps):
         words = [[each.values[-math.prod(grid) :] for each in trace.maps if each.method == method] for trace in traces]
@@ -195,10 +195,12 @@ def draw_checkpoints(options: AttendOptions, trace: Trace) -> Figure:
     run = Path(options.model).expanduser()
     steps = {checkpoint.step: checkpoint.path for checkpoint in RunFolder(run).checkpoints.listing()}
     models = ((step, cast(ViT, load_checkpoint(run, path).model)) for step, path in steps.items())
-    moments = timelapse(models, trace.image, cast(Method, trace.maps[0].method), target=trace.maps[0].target)
-    grid = trace.tokens[0].grid
+    moments = timelapse(
+        models, trace.pictures[0].pixels, cast(Method, trace.maps[0].method), target=trace.maps[0].target
+    )
+    grid = trace.streams[0].grid
     assert grid is not None
-    return draw_lapse(trace.image, moments, grid, name=trace.model, rescale=options.rescale)
+    return draw_lapse(trace.pictures[0].pixels, moments, grid, name=trace.model, rescale=options.rescale)
 
 
 # What is said
@@ -258,6 +260,5 @@ def summarise(
 def _largest(trace: Trace, each: Map) -> dict[str, Any]:
     """Of one map: what it explains, and the token of the image that counts most."""
     place = int(each.values.argmax())
-    image = next(tokens for tokens in trace.tokens if tokens.grid is not None)
-    most = {"most": image.labels[place], "value": float(each.values[place])}
+    most = {"most": trace.stream(each.stream).labels[place], "value": float(each.values[place])}
     return {"method": each.method, "target": each.target, "word": each.word} | most

@@ -6,7 +6,7 @@ from pellucid.explain.faithfulness import Faithfulness, faithfulness
 from pellucid.explain.heads import CaptionHealth, LayerReport, caption_health, report_heads
 from pellucid.explain.maps import METHODS, Look, Map, Method
 from pellucid.explain.timelapse import Moment, timelapse, timelapse_caption
-from pellucid.explain.trace import Layer, Tokens, Trace, trace, trace_caption
+from pellucid.explain.trace import Layer, SeenPicture, Stream, Trace, trace, trace_caption
 from pellucid.explain.words import WordLook, explain_caption
 
 __all__ = [
@@ -19,7 +19,8 @@ __all__ = [
     "Map",
     "Method",
     "Moment",
-    "Tokens",
+    "SeenPicture",
+    "Stream",
     "Trace",
     "WordLook",
     "ablate",

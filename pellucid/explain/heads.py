@@ -42,7 +42,7 @@ def report_heads(layers: Trace | Records, grid: tuple[int, int] | None = None) -
     grid: rows and columns of the patches, for records of self-attention over an image; its last tokens are the patches.
     """
     if isinstance(layers, Trace):
-        grids = {tokens.name: tokens.grid for tokens in layers.tokens}
+        grids = {stream.name: stream.grid for stream in layers.streams}
         return tuple(
             _report(each, each.q[None], each.k[None], grids[each.queries], grids[each.keys]) for each in layers.layers
         )
@@ -122,7 +122,8 @@ def _report(
     places = None if answering is None or first == queries else grid_positions(*answering).double()
     entropy, far, near, lost = (q.new_zeros(b, h, dtype=torch.float64) for _ in range(4))
     gram = q.new_zeros(b, h, h, dtype=torch.float64)
-    for rows, p in weight_blocks(q, k, layer.mask, layer.beta, layer.causal):
+    how = layer.how if isinstance(layer, Layer) else {"mask": layer.mask, "beta": layer.beta, "causal": layer.causal}
+    for rows, p in weight_blocks(q, k, **how):
         p = p.double()
         entropy += torch.special.entr(p).sum((2, 3))
         gram += torch.einsum("bhqk,bgqk->bhg", p, p)

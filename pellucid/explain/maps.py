@@ -34,7 +34,7 @@ METHODS: tuple[Method, ...] = get_args(Method)
 
 @dataclass(frozen=True, eq=False)
 class Map:
-    """What one method says about how much each token of the image counts for one answer or word."""
+    """What one method says about how much each token counts for one answer or word."""
 
     method: str
     target: str
@@ -42,7 +42,9 @@ class Map:
     word: int | None
     """Which of the words said; None for classes."""
     values: Float[Tensor, " n"]
-    """One number for each token of the image; those of no patch come first."""
+    """One number for each token of the stream; of an image those of no patch come first."""
+    stream: str = "image"
+    """Whose tokens."""
 
 
 @dataclass(frozen=True, eq=False)

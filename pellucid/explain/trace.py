@@ -7,74 +7,98 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-import torch
-from jaxtyping import Bool, Float, UInt8
+from jaxtyping import UInt8
 from torch import Tensor
 
 from pellucid.data.tokenizer import SPECIAL_NAMES, START, CaptionTokenizer
 from pellucid.decode.captions import Caption, write_captions
 from pellucid.explain.classes import class_names, look_at, target_of
+from pellucid.explain.layers import Layer as Layer
+from pellucid.explain.layers import layer_of
 from pellucid.explain.maps import Map as Map
 from pellucid.explain.maps import Method, needs_gradient, pixels_of
 from pellucid.explain.words import WordLook, piece_labels
 from pellucid.layers.modes import evaluating
 from pellucid.models.captioner import Captioner
 from pellucid.models.vit import ViT
-from pellucid.ops.exact import share_heads
-from pellucid.ops.rules import Rule
-from pellucid.watching.record import Record
 
+StreamKind = Literal["text", "patches", "frames", "tokens"]
 USUAL_METHODS: tuple[Method, ...] = ("rollout", "gradient")
 
 
 @dataclass(frozen=True, eq=False)
-class Tokens:
-    """A row of tokens that attends or is attended to."""
+class Stream:
+    """A row of tokens that attend or are attended to."""
 
     name: str
-    """"image" or "words"."""
+    """"image", "words", "text", "source", …"""
+    kind: StreamKind
     labels: tuple[str, ...]
-    """"class", "register 1", "patch 0,0", …; or the words that were read, the start token first."""
-    grid: tuple[int, int] | None
-    """Rows and columns of patches, which are the last rows·columns tokens; None for words."""
+    """Of text what it says, of patches their places, of frames their times; of generated text what was read."""
+    special: tuple[int, ...] = ()
+    """Places of tokens that stand for nothing that was given: class token, registers, [SEP], <s>."""
+    grid: tuple[int, int] | None = None
+    """Rows and columns of patches."""
+    first: int = 0
+    """Which token is the first patch; rows·columns of them follow each other, row by row."""
+    picture: int | None = None
+    """Which of the trace's pictures the patches are of."""
+    seconds: float | None = None
+    """How long a frame is."""
+    prompt: int | None = None
+    """Of text that was generated: so many tokens were given. Word j was said by the query at prompt − 1 + j."""
+
+    @classmethod
+    def patches(cls, name: str, labels: Sequence[str], grid: tuple[int, int], picture: int | None = 0) -> "Stream":
+        """Patches that are the last of their tokens, as they are behind a class token and registers.
+
+        >>> Stream.patches("image", ("class", "patch 0,0", "patch 0,1"), (1, 2)).first
+        1
+        """
+        first = len(labels) - grid[0] * grid[1]
+        return cls(name, "patches", tuple(labels), tuple(range(first)), grid, first, picture)
 
 
 @dataclass(frozen=True, eq=False)
-class Layer:
-    """One attention: everything that its map softmax(β·qkᵀ) follows from."""
+class SeenPicture:
+    """A picture as the model saw it, before normalisation."""
 
     name: str
-    """As `watch` names it."""
-    queries: str
-    """Name of the tokens that ask."""
-    keys: str
-    """Name of the tokens that answer."""
-    q: Float[Tensor, "h q d"]
-    """Positions and norms are in q and k."""
-    k: Float[Tensor, "h k d"]
-    beta: float
-    causal: bool
-    mask: Bool[Tensor, "q k"] | None
-    values: Float[Tensor, "h k"]
-    """Length of each value: a weight on a short one moves little."""
+    pixels: UInt8[Tensor, "c y x"]
+
+
+@dataclass(frozen=True)
+class Likely:
+    """What was likely at one place of a text: after a token, or instead of a masked one."""
+
+    stream: str
+    position: int
+    answers: tuple[tuple[str, float], ...]
 
 
 @dataclass(frozen=True, eq=False)
 class Trace:
-    """One watched forward pass of one image."""
+    """One watched forward pass of one input."""
 
     model: str
     """Name to show."""
-    kind: Literal["classifier", "captioner"]
-    image: UInt8[Tensor, "c y x"]
-    """As the model saw it, before normalisation."""
-    tokens: tuple[Tokens, ...]
+    kind: str
+    """classifier, captioner, translator, language, encoder, or another word to show."""
+    streams: tuple[Stream, ...]
+    pictures: tuple[SeenPicture, ...]
     layers: tuple[Layer, ...]
     answers: tuple[tuple[str, float], ...]
-    """Of a classifier: classes with their probabilities, best first."""
+    """Classes, or the next token, with their probabilities, best first."""
     words: tuple[tuple[str, float], ...]
-    """Of a captioner: what it said with log-probabilities, in order. Query i of a layer of words said word i."""
+    """What was generated with log-probabilities, in order; the stream that has a prompt says where."""
     maps: tuple[Map, ...]
+    steps: tuple[Likely, ...] = ()
+    missed: tuple[tuple[str, str], ...] = ()
+    """Attentions that ran and that the trace doesn't hold, each with the reason."""
+
+    def stream(self, name: str) -> Stream:
+        """The stream of this name."""
+        return next(each for each in self.streams if each.name == name)
 
 
 def trace(
@@ -106,9 +130,9 @@ def trace(
     return Trace(
         model=name,
         kind="classifier",
-        image=image.cpu(),
-        tokens=(image_tokens(model, grid),),
-        layers=tuple(_layer(record, "image", "image") for record in look.records),
+        streams=(image_tokens(model, grid),),
+        pictures=(SeenPicture("image", image.cpu()),),
+        layers=tuple(layer_of(record, "image", "image") for record in look.records),
         answers=tuple((names[place], share) for place, share in zip(places.tolist(), shares.tolist(), strict=True)),
         words=(),
         maps=maps,
@@ -140,35 +164,25 @@ def trace_caption(
             for word, label in enumerate(labels)
         )
     image_row = image_tokens(model.encoder, look.grid)
-    words_row = Tokens("words", (SPECIAL_NAMES[START], *labels[:-1]), None)
-    own = [_layer(record, "words", "words") for record, _ in look.decoder if record is not None]
-    cross = [_layer(record, "words", "image") for _, record in look.decoder]
+    words_row = Stream("words", "text", (SPECIAL_NAMES[START], *labels[:-1]), special=(0,), prompt=1)
+    own = [layer_of(record, "words", "words") for record, _ in look.decoder if record is not None]
+    cross = [layer_of(record, "words", "image") for _, record in look.decoder]
     decoder = [layer for pair in zip(own, cross, strict=True) for layer in pair]
     return Trace(
         model=name,
         kind="captioner",
-        image=image.cpu(),
-        tokens=(image_row, words_row),
-        layers=(*(_layer(record, "image", "image") for record in look.encoder), *decoder),
+        streams=(image_row, words_row),
+        pictures=(SeenPicture("image", image.cpu()),),
+        layers=(*(layer_of(record, "image", "image") for record in look.encoder), *decoder),
         answers=(),
         words=tuple(zip(labels, caption.token_log_probs.tolist(), strict=True)),
         maps=maps,
     )
 
 
-def image_tokens(model: ViT, grid: tuple[int, int]) -> Tokens:
+def image_tokens(model: ViT, grid: tuple[int, int]) -> Stream:
     """The tokens of an image in their order: class token, registers, patches row by row."""
     first = ["class"] if model.class_token is not None else []
     registers = [f"register {i + 1}" for i in range(model.config.registers)]
     patches = [f"patch {row},{column}" for row in range(grid[0]) for column in range(grid[1])]
-    return Tokens("image", (*first, *registers, *patches), grid)
-
-
-def _layer(record: Record, queries: str, keys: str) -> Layer:
-    if isinstance(record.mask, Rule):
-        raise ValueError(f"a trace holds masks and biases alone, and {record.name!r} has {record.mask!r}")
-    heads = record.q.shape[1]
-    k, v = share_heads(record.k, heads)[0], share_heads(record.v, heads)[0]
-    q, k = (x.detach().cpu().contiguous() for x in (record.q[0], k))
-    values = v.to(torch.promote_types(v.dtype, torch.float32)).norm(dim=-1).cpu()
-    return Layer(record.name, queries, keys, q, k, record.beta, record.causal, record.mask, values)
+    return Stream.patches("image", (*first, *registers, *patches), grid)

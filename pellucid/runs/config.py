@@ -14,6 +14,7 @@ from pellucid.data.sources import DataConfig
 from pellucid.data.subwords import SubwordKind
 from pellucid.data.tokenizer import TokenizerKind
 from pellucid.models import CaptionerConfig, TransformerConfig, ViTConfig
+from pellucid.runs.tuning import Tune
 
 Precision = Literal["float32", "bf16"]
 Rule = Literal["adamw", "muon", "sgd"]
@@ -81,6 +82,8 @@ class Run:
     """The name it was made by."""
     optim: Optim = field(default_factory=Optim)
     """How gradients become steps."""
+    tune: Tune = field(default_factory=Tune)
+    """What stays and what moves, for a model that begins with trained weights."""
     duration: str = "10 epochs"
     """As "400 steps", "50 epochs" or "10 minutes"."""
     batch: int = 256
@@ -123,6 +126,10 @@ class Run:
 class PictureRun(Run):
     """What runs on pictures share."""
 
+    start: str | None = None
+    """What the encoder of pictures begins as: a shipped name, the folder of a run or of a saved model, weights of timm,
+    Hugging Face, torchvision or of an nn.TransformerEncoder (a folder or a file), or OWNER/MODEL on the Hub. Its shape
+    and its normalisation are taken over."""
     augment: Augment = field(default_factory=Augment)
     """What happens to the pictures first; where one is flipped, "left" and "right" change places in its captions."""
     label_smoothing: float = 0.0
@@ -141,6 +148,27 @@ class PictureRun(Run):
 
 
 @dataclass(frozen=True)
+class Distil:
+    """Learning from another model's answers beside the labels (Hinton et al. 2015)."""
+
+    teacher: str | None = None
+    """A trained classifier: a run's folder, a saved folder, or a shipped name."""
+    weight: float = 0.5
+    """Share of the loss that is the teacher's answers, 0…1; the labels have the rest."""
+    temperature: float = 2.0
+    """What both models' answers are divided by, so that unlikely classes count too."""
+    features: float = 0.0
+    """Weight of pictures being as alike to the model, in what its last layer reads, as they are to the teacher."""
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.weight <= 1:
+            raise ValueError(f"distil.weight is {self.weight}; expected a share, 0…1")
+        for name, value, least in (("temperature", self.temperature, "above zero"), ("features", self.features, "")):
+            if not 0 <= value < math.inf or (least and not value):
+                raise ValueError(f"distil.{name} is {value}; expected a number {least or 'of zero or more'}")
+
+
+@dataclass(frozen=True)
 class ClassifierRun(PictureRun):
     """One training run of a classifier, from data to weights."""
 
@@ -150,6 +178,8 @@ class ClassifierRun(PictureRun):
     """What is trained."""
     data: DataConfig = field(default_factory=DataConfig)
     """On which images."""
+    distil: Distil = field(default_factory=Distil)
+    """Another model to learn from."""
     balance: Balance = "none"
     """For classes of different sizes: give the images of small ones more weight in the loss (weights), or show those of
     every class equally often (sampling)."""
@@ -227,8 +257,6 @@ class CaptionerRun(PictureRun):
     """Weight, 0…1, of predicting all words at once from the picture alone (Tschannen et al. 2023)."""
     bag: float = 0.0
     """Weight of naming, in one breath and in no order, every word of every caption that a picture has."""
-    start: str | None = None
-    """A trained vision transformer to begin the encoder with: a run's folder, a saved folder, or a shipped name."""
     beam: int = 1
     """Width of the beam in the evaluations of the run."""
     critical: Critical = field(default_factory=Critical)
@@ -255,7 +283,7 @@ class CaptionerRun(PictureRun):
             return None
         return replace(
             self, optim=c.optim, duration=c.duration, batch=c.batch, augment=c.augment, evaluate_every=c.evaluate_every,
-            accumulate=1, compile=False, graphs=False,
+            accumulate=1, compile=False, graphs=False, tune=replace(self.tune, thaw=0.0),
         )  # fmt: skip
 
 

@@ -20,6 +20,7 @@ from pellucid.runs.config import Duration, Plan, Run
 from pellucid.runs.folder import RunFolder
 from pellucid.training.checkpoint import CheckpointWriter, State
 from pellucid.training.distributed import Processes, exchange_gradients, own_part, parallel
+from pellucid.training.lora import merged_state
 from pellucid.training.memory import keep_freed_memory
 from pellucid.training.optim import make_optimizers, schedule, set_rate
 from pellucid.training.task import Task
@@ -108,7 +109,7 @@ class Engine:
         self.processes = processes or Processes()
         self.observer = observer or Observer()
         self.network = parallel(task.model, self.processes, run.parallel, device)
-        self.optimizers = make_optimizers(task.model, run.optim)
+        self.optimizers = make_optimizers(task.model, run.optim, run.tune)
         parameters = dict(task.model.named_parameters())
         self.average = {name: p.detach().clone() for name, p in parameters.items()} if run.optim.ema else {}
         self.parameters = list(parameters.values())
@@ -191,7 +192,7 @@ class Engine:
         """Move the weights once; the loss and the metrics of the batch, still on the device."""
         graph = self._graph(parts) if self.captures else None
         torch.manual_seed(_mixed(self.run.seed, step, self.processes.rank))  # dropout too is a function of the step
-        set_rate(self.optimizers, schedule(self.run.optim, step, steps))
+        set_rate(self.optimizers, schedule(self.run.optim, step, steps), step / steps)
         if self.average:  # the average of the first steps forgets faster, or it would remember the initial weights
             self.keep.fill_(min(self.run.optim.ema, (1 + step) / (10 + step)))
         return graph.replay(parts) if graph else self._update(parts)
@@ -364,7 +365,7 @@ class Engine:
                 self.checkpoints.save_kept(self._weights(), {"step": done})
 
     def _weights(self) -> dict[str, Tensor]:
-        return {f"model.{name}": tensor for name, tensor in self.task.model.state_dict().items()}
+        return {f"model.{name}": tensor for name, tensor in merged_state(self.task.model).items()}
 
     def keep_average(self) -> None:
         """Leave the averaged weights in the model, if there is an average: after the end, when none is trained on."""

@@ -13,6 +13,7 @@ from pellucid.runs.config import Duration
 from pellucid.training.distributed import Processes
 from pellucid.training.fitting import Outlook
 from pellucid.training.task import Task
+from pellucid.training.tuning import count_trained
 
 FITTED = ("batch", "accumulate", "precision", "compile", "graphs")
 UNEVEN = 3  # times as many images in the largest class as in the smallest, from which on it is said
@@ -30,7 +31,7 @@ def summarise(
     """The lines. asked: the run before it was fitted to the machine."""
     rows = [
         ("data", describe_data(run, splits)),
-        ("model", describe_model(task)),
+        ("model", describe_model(task) + (f"; begun as {run.start}" if getattr(run, "start", None) else "")),
         ("machine", describe_machine(run, device, processes)),
         ("run", describe_length(run, task, outlook)),
     ]
@@ -52,7 +53,8 @@ def describe_data(run: Any, splits: Any) -> str:
 
 def describe_model(task: Task) -> str:
     model = task.model
-    parameters = f"{sum(p.numel() for p in model.parameters()):,} parameters"
+    moved, count = count_trained(model)
+    parameters = f"{count:,} parameters" + (f", {moved:,} of them ({moved / count:.1%}) move" if moved < count else "")
     vit = model if isinstance(model, ViT) else getattr(model, "encoder", None)
     if not isinstance(vit, ViT):
         return f"{type(model).__name__}, {parameters}"

@@ -25,13 +25,17 @@ from pellucid.runs import AnyRun, CaptionerRun, ClassifierRun, Run, RunFolder, T
 from pellucid.runs.checkpoints import fill_module
 from pellucid.runs.folder import HELD_OUT, TOKENIZER
 from pellucid.training import caption, classify, translate
+from pellucid.training.distil import find_teacher, name_teacher
 from pellucid.training.distributed import Processes, joined
 from pellucid.training.engine import Engine, Observer, Observers, Result
 from pellucid.training.fitting import Told, check_tokens, fit_held_out, fit_run, settle_task
+from pellucid.training.lora import merge
 from pellucid.training.pictures import evaluation_split
 from pellucid.training.progress import RunDisplay
+from pellucid.training.start import begin, begin_with
 from pellucid.training.summary import show, summarise
 from pellucid.training.task import Task
+from pellucid.training.tuning import prepare
 
 OWN = "own"  # what a run says its data is called if it was given in Python
 
@@ -46,6 +50,7 @@ def train(
     progress: bool = True,
     tensorboard: bool = False,
     callbacks: Sequence[Observer] = (),
+    teacher: nn.Module | None = None,
     **changes: Any,
 ) -> Result:
     """Train a recipe by its name, or a run; what `pellucid train` does.
@@ -55,6 +60,8 @@ def train(
     module: one's own, that makes logits (b classes) of normalised images (b c y x); trained instead of the recipe's.
     dataset: one's own instead of the recipe's: any dataset of (image, label) with `__getitem__`, or several by split,
         {"train": …, "validation": …, "test": …}.
+    teacher: one's own, that makes logits (b classes) of the same normalised images; a run on classes learns from it as
+        `distil` says.
     callbacks: are told of every step and evaluation, and may end the run; see `Observer`.
     changes: fields of the run, as duration="5 epochs" or optim={"lr": 1e-3}. Of a recipe, batch, precision and
         compiling are fitted to the data and the machine unless they are among them; a run is trained as it is.
@@ -73,6 +80,7 @@ def train(
         "progress": progress,
         "tensorboard": tensorboard,
         "callbacks": callbacks,
+        "teacher": teacher,
     }
     device = pick_device(run.device)
     with joined(device) as processes:
@@ -93,6 +101,7 @@ def train_run(
     told: Told = None,
     longer: str | None = None,
     callbacks: Sequence[Observer] = (),
+    teacher: nn.Module | None = None,
 ) -> Result:
     """Load the data, train, and keep everything in the run's folder; without one, nothing is kept.
 
@@ -101,12 +110,16 @@ def train_run(
     """
     if folder is not None and longer is not None:
         run = prolong(folder, longer, processes or Processes())
-    trainer = Trainer(folder, device, processes or Processes(), resume, progress, tensorboard, told, tuple(callbacks))
     if folder is not None:
         check_place(folder, resume)
+    run, source = begin(run, folder, module)
+    shown = (progress, tensorboard, tuple(callbacks))
+    trainer = Trainer(folder, device, processes or Processes(), resume, *shown, told, source, teacher)
     if module is None:
         check_room(run, device, trainer.processes)
     try:
+        if teacher is not None and not isinstance(run, ClassifierRun):
+            raise ValueError(f"a teacher is for classifiers; this is the run of a {run.kind}")
         if isinstance(run, CaptionerRun):
             if module is not None:
                 raise ValueError("a module of one's own is trained to classify; a captioner is made by its recipe")
@@ -161,20 +174,26 @@ class Trainer:
     resume: bool
     progress: bool
     tensorboard: bool
-    told: Told = None
     callbacks: tuple[Observer, ...] = ()
+    told: Told = None
+    source: ViT | None = None  # what the model begins as
+    teacher: nn.Module | None = None  # one's own
 
     def train_classifier(self, run: ClassifierRun, dataset: Any, module: nn.Module | None) -> Result:
         if run.module is not None and module is None:
             raise ValueError(f"the run trains a module of one's own, a {run.module}; give one: train(…, module=…)")
         named = run if module is None else replace(run, module=type(module).__qualname__)
+        named = name_teacher(named, self.teacher)
         named = named if dataset is not None else fit_held_out(named, self.told)
         kept = self.folder.held_out() if self.folder and self.resume else None
         check = partial(check_tokens, named, self.told) if module is None else None
         resolved, splits = classify.resolve(self._name_data(named, dataset), dataset, kept, check)
         self._check_same(run, resolved)
+        guide = find_teacher(resolved, self.teacher, self.device)
         resolved, task = self._settle(
-            resolved, splits, lambda run: classify.Classification(run, splits, self.device, self.processes, module)
+            resolved,
+            splits,
+            lambda run: classify.Classification(run, splits, self.device, self.processes, module, guide),
         )
         files = {HELD_OUT: json.dumps(splits.held_out) + "\n"} if splits.held_out else {}
         first = self._fit(task, resolved, self.folder, begins=not self.resume, files=files)
@@ -201,6 +220,7 @@ class Trainer:
             checkpoint = folder.checkpoints.weights()
             assert checkpoint is not None, "the first stage has just ended"
             fill_module(second.model, checkpoint)
+        prepare(second.model, resolved.second_stage)
         begins = inner is not None and not inner.config_file.exists()
         self.processes.wait()
         last = self._fit(second, resolved.second_stage, inner, begins=begins, files=files)
@@ -222,10 +242,18 @@ class Trainer:
 
     def _settle(self, run: Any, splits: Any, make: Callable[[Any], Any]) -> tuple[Any, Any]:
         """The run fitted to data and machine, and its task; what it will do is said."""
+
+        def begun(run: Any) -> Any:
+            task = make(run)
+            if self.source is not None:
+                begin_with(task.model, self.source)
+            prepare(task.model, run)
+            return task
+
         if self.told is None and not self.progress:
-            return run, make(run)
+            return run, begun(run)
         fitted = fit_run(run, self.told, len(splits.train), self.device, self.processes.world)
-        settled, task, outlook = settle_task(fitted, self.told, self.device, self.processes, make)
+        settled, task, outlook = settle_task(fitted, self.told, self.device, self.processes, begun)
         if self.progress and self.processes.first:
             show(summarise(settled, run, task, splits, outlook, self.device, self.processes))
         return settled, task
@@ -250,6 +278,7 @@ class Trainer:
             result = engine.fit()
             if folder is None:
                 engine.keep_average()
+                merge(task.model)
             return result
 
     def _make_ready(self, result: Result, task: Any, splits: Any = None, module: nn.Module | None = None) -> Result:

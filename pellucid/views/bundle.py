@@ -1,103 +1,112 @@
-"""A trace as one file (.pellucid): a JSON header and raw arrays, small enough to send, simple enough for any language.
+"""A trace as one file (.pellucid): safetensors, whose metadata say what the tensors are. Any language opens it.
 
-docs/trace.md describes it byte by byte. Reading checks everything, so that nobody has to trust the file.
+docs/trace.md describes it field by field. Reading checks everything, so that nobody has to trust the file. The tensors
+lie in the order in which a page wants them: pictures, layer by layer, maps.
 """
 
 import json
 import math
 import struct
-from collections.abc import Iterator
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from pellucid.config import from_json, one_line, parse_json, to_json
-from pellucid.explain.trace import Layer, Map, Tokens, Trace
+from pellucid.config import from_json, parse_json, to_json
+from pellucid.explain.trace import Layer, Likely, Map, SeenPicture, Stream, Trace
 from pellucid.files import sync_named
+from pellucid.views.first_bundle import MAGIC, read_first
+from pellucid.views.fitting import MOST_HEADER, build_layer, check_picture, check_trace, expect
 
-MAGIC = b"PELLUCID"
-VERSION = 1
+FORMAT, VERSION = "pellucid-trace", "2"
 SUFFIX = ".pellucid"
-ALIGNED = 8  # bytes: header and arrays begin at multiples of it
-MOST_HEADER = 2**26  # bytes
-MOST_ROWS, MOST_LAYERS = 256, 4096  # of tokens; of attention
-MOST_SAID = 300  # characters of what came, in a sentence
+ALIGNED = 8  # bytes: the data begin at a multiple of it
 
-DType = Literal["float16", "float32", "uint8"]
-NUMPY_DTYPES: dict[DType, np.dtype] = {"float16": np.dtype("<f2"), "float32": np.dtype("<f4"), "uint8": np.dtype("u1")}
+DType = Literal["F16", "F32", "U8"]
+NUMPY_DTYPES: dict[DType, np.dtype] = {"F16": np.dtype("<f2"), "F32": np.dtype("<f4"), "U8": np.dtype("u1")}
 
 
 @dataclass(frozen=True)
-class Array:
-    """Where an array lies in the data, and what its numbers are to be multiplied by."""
+class PictureHeader:
+    """A picture and its tensor's name."""
 
-    dtype: DType
-    shape: tuple[int, ...]
-    offset: int
-    length: int
-    scale: float = 1.0
+    name: str
+    tensor: str
 
 
 @dataclass(frozen=True)
 class LayerHeader:
-    """A layer, its arrays by their places. beta is a number, or "inf" or "-inf" for hard attention."""
+    """A layer, its tensors by their names. beta is a number, or "inf" or "-inf" for hard attention."""
 
     name: str
     queries: str
     keys: str
     beta: float | Literal["inf", "-inf"]
     causal: bool
-    q: Array
-    k: Array
-    values: Array
-    mask: Array | None
+    heads: int
+    q: str
+    k: str
+    values: str
+    softcap: float | None = None
+    bias: str | None = None
+    sinks: str | None = None
+    mask: str | None = None
+    q_scale: float = 1.0
+    k_scale: float = 1.0
+    bias_scale: float = 1.0
 
 
 @dataclass(frozen=True)
 class MapHeader:
-    """A map, its values by their place."""
+    """A map and its tensor's name."""
 
     method: str
     target: str
+    stream: str
     word: int | None
-    values: Array
-
-
-@dataclass(frozen=True)
-class TokensHeader:
-    """A row of tokens."""
-
-    name: str
-    labels: tuple[str, ...]
-    grid: tuple[int, int] | None
+    tensor: str
 
 
 @dataclass(frozen=True)
 class TraceHeader:
-    """Everything of a trace that is no array, and where the arrays are, in the order in which they lie."""
+    """Everything of a trace that is no tensor."""
 
     model: str
-    kind: Literal["classifier", "captioner"]
-    image: Array
-    tokens: tuple[TokensHeader, ...]
+    kind: str
+    streams: tuple[Stream, ...]
+    pictures: tuple[PictureHeader, ...]
     layers: tuple[LayerHeader, ...]
     answers: tuple[tuple[str, float], ...]
+    steps: tuple[Likely, ...]
     words: tuple[tuple[str, float], ...]
     maps: tuple[MapHeader, ...]
+    missed: tuple[tuple[str, str], ...]
 
-    def arrays(self) -> Iterator[tuple[str, Array]]:
-        """All of them with their names, first to last."""
-        yield "image", self.image
-        for i, layer in enumerate(self.layers):
-            for part in ("q", "k", "values", "mask"):
-                if (array := getattr(layer, part)) is not None:
-                    yield f"layers[{i}].{part}", array
-        for i, each in enumerate(self.maps):
-            yield f"maps[{i}].values", each.values
+    def tensors(self) -> dict[str, DType]:
+        """Their names and what their numbers are, in the order in which they lie."""
+        named: dict[str, DType] = {each.tensor: "U8" for each in self.pictures}
+        for layer in self.layers:
+            names = layer.q, layer.k, layer.values, layer.bias, layer.sinks, layer.mask
+            dtypes: tuple[DType, ...] = ("F16", "F16", "F32", "F16", "F32", "U8")
+            for name, dtype in zip(names, dtypes, strict=True):
+                if name is not None:
+                    expect(named.setdefault(name, dtype) == dtype, f"the tensor {name!r} is {named[name]}", dtype)
+        for each in self.maps:
+            expect(named.setdefault(each.tensor, "F32") == "F32", f"the tensor {each.tensor!r} is no map", "F32")
+        return named
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A tensor, as safetensors describes it."""
+
+    dtype: DType
+    shape: tuple[int, ...]
+    data_offsets: tuple[int, int]
 
 
 def save_trace(trace: Trace, path: Path | str) -> None:
@@ -110,11 +119,14 @@ def save_trace(trace: Trace, path: Path | str) -> None:
 
 
 def load_trace(path: Path | str) -> Trace:
-    """Read a trace that `save_trace` wrote. ValueError if the file is anything else."""
+    """Read a trace that `save_trace` wrote, of version 1 or 2. ValueError if the file is anything else."""
     try:
         return from_bytes(Path(path).read_bytes())
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from None
+
+
+# Writing
 
 
 def to_bytes(trace: Trace) -> bytes:
@@ -124,97 +136,59 @@ def to_bytes(trace: Trace) -> bytes:
     header = TraceHeader(
         model=trace.model,
         kind=trace.kind,
-        image=data.put(trace.image, "uint8"),
-        tokens=tuple(TokensHeader(each.name, each.labels, each.grid) for each in trace.tokens),
-        layers=tuple(_layer_header(layer, data) for layer in trace.layers),
+        streams=trace.streams,
+        pictures=tuple(
+            PictureHeader(each.name, data.put(f"pictures.{i}", each.pixels, "U8"))
+            for i, each in enumerate(trace.pictures)
+        ),
+        layers=tuple(_layer_header(f"layers.{i}", layer, data) for i, layer in enumerate(trace.layers)),
         answers=trace.answers,
+        steps=trace.steps,
         words=trace.words,
-        maps=tuple(MapHeader(m.method, m.target, m.word, data.put(m.values, "float32")) for m in trace.maps),
+        maps=tuple(
+            MapHeader(m.method, m.target, m.stream, m.word, data.put(f"maps.{i}", m.values, "F32"))
+            for i, m in enumerate(trace.maps)
+        ),
+        missed=trace.missed,
     )
-    text = json.dumps(to_json(header), ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
-    text += b" " * (-(len(MAGIC) + 8 + len(text)) % ALIGNED)
-    return MAGIC + struct.pack("<II", VERSION, len(text)) + text + b"".join(data.pieces)
+    metadata = {"format": FORMAT, "version": VERSION, "trace": _dump(to_json(header))}
+    text = _dump({"__metadata__": metadata, **{name: to_json(entry) for name, entry in data.entries.items()}}).encode()
+    text += b" " * (-len(text) % ALIGNED)
+    return b"".join([struct.pack("<Q", len(text)), text, *data.pieces])
 
 
-def from_bytes(data: bytes) -> Trace:
-    """The trace in these bytes. They may come from anybody: whatever is wrong with them is a ValueError."""
-    start = len(MAGIC) + 8
-    if data[: len(MAGIC)] != MAGIC:
-        raise ValueError(f"the bytes begin with {data[:8]!r}; expected {MAGIC!r}, as a trace does")
-    if len(data) < start:
-        raise ValueError(f"the trace ends after {len(data)} bytes, before its header")
-    version, length = struct.unpack("<II", data[len(MAGIC) : start])
-    if version != VERSION:
-        raise ValueError(f"the trace is of version {version}; this program reads version {VERSION}")
-    if length > MOST_HEADER or start + length > len(data) or (start + length) % ALIGNED:
-        raise ValueError(
-            f"the trace's header is said to take {length} bytes; expected at most {MOST_HEADER}, inside the file's "
-            f"{len(data)}, and an end at a multiple of {ALIGNED}"
-        )
-    header = _header(data[start : start + length])
-    check_trace(header)
-    return _trace(header, _arrays(header, data[start + length :]))
-
-
-def check_trace(trace: Trace | TraceHeader) -> None:
-    """Raise ValueError if the parts of the trace, or of its header, don't fit together."""
-    shape = tuple(trace.image.shape)
-    _expect(len(shape) == 3 and shape[0] in (1, 3) and min(shape) > 0, f"image is {shape}", "1 or 3 channels of pixels")
-    _expect(len(trace.tokens) <= MOST_ROWS, f"there are {len(trace.tokens):,} rows of tokens", f"up to {MOST_ROWS}")
-    _expect(len(trace.layers) <= MOST_LAYERS, f"there are {len(trace.layers):,} layers", f"up to {MOST_LAYERS:,}")
-    counts = {each.name: len(each.labels) for each in trace.tokens}
-    _expect(len(counts) == len(trace.tokens), "two rows of tokens have one name", "a name for each")
-    for each in trace.tokens:
-        rows, columns = each.grid or (1, 1)
-        fits = each.grid is None or (min(rows, columns) > 0 and rows * columns <= len(each.labels))
-        _expect(fits, f"{each.name!r} has {len(each.labels)} tokens for {rows}×{columns} patches", "as many or more")
-    for layer in trace.layers:
-        _check_layer(layer, counts)
-    for each in trace.maps:
-        of, tokens = f"the map {each.method!r} of {each.target!r}", counts.get("image")
-        _expect(each.values.shape == (tokens,), f"{of} has shape {tuple(each.values.shape)}", f"({tokens},)")
-        word = each.word is None or 0 <= each.word < len(trace.words)
-        _expect(word, f"{of} is of word {each.word}", f"one of {len(trace.words)}")
-    for name, number in (*trace.answers, *trace.words):
-        _expect(math.isfinite(number), f"{name!r} has the number {number}", "a finite one")
-
-
-def _check_layer(layer: Layer | LayerHeader, counts: dict[str, int]) -> None:
-    of = f"layer {layer.name!r}"
-    for name in (layer.queries, layer.keys):
-        _expect(name in counts, f"{of} has tokens {name!r}", f"one of {', '.join(counts)}")
-    _expect(not math.isnan(float(layer.beta)), f"{of} has β = NaN", "a number")
-    shape = tuple(layer.q.shape)
-    _expect(len(shape) == 3 and shape[0] * shape[2] > 0, f"q of {of} has shape {shape}", "(heads, queries, width)")
-    (heads, _, width), n_queries, n_keys = shape, counts[layer.queries], counts[layer.keys]
-    shapes = {"q": (heads, n_queries, width), "k": (heads, n_keys, width), "values": (heads, n_keys)}
-    for part, expected in (shapes if layer.mask is None else shapes | {"mask": (n_queries, n_keys)}).items():
-        came = tuple(getattr(layer, part).shape)
-        _expect(came == expected, f"{part} of {of} has shape {came}", str(expected))
-
-
-def _expect(right: bool, came: str, expected: str) -> None:
-    if not right:
-        raise ValueError(f"{one_line(came)[:MOST_SAID]}; expected {one_line(expected)[:MOST_SAID]}")
+def _dump(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
 
 
 @dataclass
 class _Data:
-    """The arrays as they are laid down, one after the other."""
+    """The tensors as they are laid down, one after the other."""
 
+    entries: dict[str, Entry] = field(default_factory=dict)
     pieces: list[bytes] = field(default_factory=list)
+    known: dict[tuple[str, bytes], str] = field(default_factory=dict)
     size: int = 0
 
-    def put(self, tensor: Tensor, dtype: DType) -> Array:
-        _expect(bool(tensor.isfinite().all()), "an array of the trace holds NaN or infinity", "finite numbers")
-        scale = half_scale(tensor) if dtype == "float16" else 1.0
-        numbers = tensor.detach().cpu().double() / scale if dtype == "float16" else tensor.detach().cpu()
-        raw = np.ascontiguousarray(numbers.numpy(), NUMPY_DTYPES[dtype]).tobytes()
-        array = Array(dtype, tuple(tensor.shape), self.size, len(raw), scale)
-        padding = bytes(-len(raw) % ALIGNED)
-        self.pieces += [raw, padding]
-        self.size += len(raw) + len(padding)
-        return array
+    def put(self, name: str, tensor: Tensor, dtype: DType, scale: float = 1.0) -> str:
+        expect(bool(tensor.isfinite().all()), f"{name} of the trace holds NaN or infinity", "finite numbers")
+        tensor = tensor.detach().cpu()
+        numbers = (tensor.double() / scale if scale != 1.0 else tensor).numpy()
+        return self.lay(name, np.ascontiguousarray(numbers, NUMPY_DTYPES[dtype]), dtype)
+
+    def lay(self, name: str, numbers: np.ndarray, dtype: DType) -> str:
+        raw = numbers.tobytes()
+        self.entries[name] = Entry(dtype, numbers.shape, (self.size, self.size + len(raw)))
+        self.pieces.append(raw)
+        self.size += len(raw)
+        return name
+
+    def share(self, name: str, numbers: np.ndarray, dtype: DType) -> str:
+        """The same numbers are laid down once: masks and biases are often those of all layers."""
+        key = (f"{dtype}{numbers.shape}", numbers.tobytes())
+        if key not in self.known:
+            self.known[key] = self.lay(name, numbers, dtype)
+        return self.known[key]
 
 
 def half_scale(tensor: Tensor) -> float:
@@ -226,89 +200,153 @@ def half_scale(tensor: Tensor) -> float:
     largest = float(tensor.abs().max()) if tensor.numel() else 0.0
     if largest == 0.0 or 2**-4 <= largest < 2**15:
         return 1.0
-    return 2.0 ** max(math.frexp(largest)[1] - 1, -1000)
+    return 2.0 ** max(math.frexp(largest)[1] - 1, -1000) if math.isfinite(largest) else 1.0
 
 
-def _layer_header(layer: Layer, data: _Data) -> LayerHeader:
-    beta = layer.beta if math.isfinite(layer.beta) else "inf" if layer.beta > 0 else "-inf"
+def _layer_header(name: str, layer: Layer, data: _Data) -> LayerHeader:
+    scales = {part: half_scale(getattr(layer, part)) for part in ("q", "k")}
+    bias, mask, bias_scale = None, None, 1.0
+    placed = {part: data.put(f"{name}.{part}", getattr(layer, part), "F16", scales[part]) for part in ("q", "k")}
+    values = data.put(f"{name}.values", layer.values, "F32")
+    if layer.bias is not None:
+        expect(bool(layer.bias.isfinite().all()), f"the bias of {layer.name!r} holds NaN or infinity", "finite numbers")
+        bias_scale = half_scale(layer.bias)
+        halves = (_with_heads(layer.bias).double() / bias_scale).numpy().astype(NUMPY_DTYPES["F16"])
+        bias = data.share(f"{name}.bias", halves, "F16")
+    sinks = None if layer.sinks is None else data.put(f"{name}.sinks", layer.sinks, "F32")
+    if layer.mask is not None:
+        bits = np.packbits(_with_heads(layer.mask).numpy(), axis=-1, bitorder="little")
+        mask = data.share(f"{name}.mask", bits, "U8")
     return LayerHeader(
         name=layer.name,
         queries=layer.queries,
         keys=layer.keys,
-        beta=beta,
+        beta=layer.beta if math.isfinite(layer.beta) else "inf" if layer.beta > 0 else "-inf",
         causal=layer.causal,
-        q=data.put(layer.q, "float16"),
-        k=data.put(layer.k, "float16"),
-        values=data.put(layer.values, "float32"),
-        mask=None if layer.mask is None else data.put(layer.mask, "uint8"),
+        heads=len(layer.q),
+        values=values,
+        softcap=layer.softcap,
+        bias=bias,
+        sinks=sinks,
+        mask=mask,
+        q_scale=scales["q"],
+        k_scale=scales["k"],
+        bias_scale=bias_scale,
+        **placed,
     )
 
 
-def _header(text: bytes) -> TraceHeader:
-    data = parse_json(text, "the trace's header", most_bytes=MOST_HEADER)
+def _with_heads(x: Tensor) -> Tensor:
+    return (x[None] if x.ndim == 2 else x).detach().cpu()
+
+
+# Reading
+
+
+def from_bytes(data: bytes) -> Trace:
+    """The trace in these bytes. They may come from anybody: whatever is wrong with them is a ValueError."""
+    if data[: len(MAGIC)] == MAGIC:
+        trace = read_first(data)
+    else:
+        entries, header, start = _read_header(data)
+        trace = _trace(header, _tensors(header, entries, memoryview(data)[start:]))
+    check_trace(trace)
+    return trace
+
+
+def _read_header(data: bytes) -> tuple[dict[str, Entry], TraceHeader, int]:
+    length = struct.unpack("<Q", data[:8])[0] if len(data) >= 8 else -1
+    if not 2 <= length <= MOST_HEADER or 8 + length > len(data):
+        raise ValueError(
+            f"the bytes begin with {data[:8]!r}; expected {MAGIC!r} or the length of a header of safetensors that lies "
+            f"inside the file's {len(data)} bytes"
+        )
+    listed = parse_json(data[8 : 8 + length], "the trace's header", most_bytes=MOST_HEADER)
+    metadata = listed.pop("__metadata__", None) if isinstance(listed, dict) else None
+    if not isinstance(metadata, dict) or metadata.get("format") != FORMAT:
+        raise ValueError(f"the file is no trace: its metadata don't say that their format is {FORMAT!r}")
+    if metadata.get("version") != VERSION:
+        raise ValueError(
+            f"the trace is of version {metadata.get('version')!r:.80}; this program reads versions 1 and 2"
+        )
+    text = metadata.get("trace", b"")
+    expect(isinstance(text, str) and len(metadata) == 3, "the trace's metadata are others", "format, version and trace")
     try:
-        return from_json(TraceHeader, data)
+        entries = {name: from_json(Entry, entry) for name, entry in listed.items()}
+        return entries, from_json(TraceHeader, parse_json(text, "the trace", most_bytes=MOST_HEADER)), 8 + length
     except ValueError as error:
         raise ValueError(f"the trace's header can't be read: {error}") from None
 
 
-def _arrays(header: TraceHeader, data: bytes) -> dict[str, Tensor]:
-    """The arrays by their names. They lie without gaps or overlaps: a small file can't ask for a lot of memory."""
-    tensors, end = {}, 0
-    for name, array in header.arrays():
-        expected = {"q": "float16", "k": "float16", "mask": "uint8", "image": "uint8"}.get(
-            name.split(".")[-1], "float32"
+def _tensors(header: TraceHeader, entries: Mapping[str, Entry], data: memoryview) -> dict[str, Tensor]:
+    """The tensors by their names. They lie without gaps or overlaps: a small file can't ask for a lot of memory."""
+    named, tensors, end = header.tensors(), {}, 0
+    extra = set(entries) - set(named)
+    expect(not extra, f"the file holds {len(extra)} tensors that the trace doesn't name", "none")
+    for name, dtype in named.items():
+        expect(name in entries, f"the file has no tensor {name!r}", "each that the trace names")
+        entry = entries[name]
+        begin, stop = entry.data_offsets
+        count = math.prod(entry.shape) if min(entry.shape, default=0) >= 0 else -1
+        place = (begin, stop) == (end, end + count * NUMPY_DTYPES[dtype].itemsize)
+        expect(
+            place and entry.dtype == dtype and count >= 0 and stop <= len(data),
+            f"{name} of the trace is {entry.dtype} of shape {entry.shape} at {begin}…{stop}",
+            f"{dtype}, as many bytes as its shape takes, at {end}, inside {len(data)}",
         )
-        count = math.prod(array.shape) if min(array.shape, default=0) >= 0 else -1
-        place = (array.offset, array.length) == (end, count * NUMPY_DTYPES[array.dtype].itemsize)
-        _expect(
-            place and array.dtype == expected and end + array.length <= len(data) and 0.0 < array.scale < math.inf,
-            f"{name} of the trace is {array.dtype} of shape {array.shape}, {array.length} bytes at {array.offset}",
-            f"{expected}, as many bytes as its shape takes, at {end}, inside {len(data)}",
-        )
-        numbers = np.frombuffer(data, NUMPY_DTYPES[array.dtype], count, array.offset).reshape(array.shape)
-        tensors[name] = _tensor(name, array, numbers)
-        end += array.length + -array.length % ALIGNED
-    _expect(end == len(data), f"the trace holds {len(data)} bytes of data", f"{end}")
+        numbers = np.frombuffer(data, NUMPY_DTYPES[dtype], count, begin).reshape(entry.shape)
+        tensors[name] = torch.from_numpy(numbers.copy())
+        end = stop
+    expect(end == len(data), f"the trace holds {len(data)} bytes of data", f"{end}")
     return tensors
 
 
-def _tensor(name: str, array: Array, numbers: np.ndarray) -> Tensor:
-    if array.dtype == "uint8":
-        mask = name.endswith("mask")
-        _expect(not mask or numbers.max(initial=0) <= 1, f"{name} of the trace is no mask", "0 and 1")
-        return torch.from_numpy(numbers.astype(bool if mask else np.uint8))
-    # Half precision is widened: sums of products are not for it.
-    with np.errstate(over="ignore", invalid="ignore"):
-        wide = (numbers.astype(np.float64) * array.scale).astype(np.float32)
-    _expect(bool(np.isfinite(wide).all()), f"{name} of the trace holds NaN or infinity", "finite numbers")
-    return torch.from_numpy(wide)
-
-
-def _trace(header: TraceHeader, arrays: dict[str, Tensor]) -> Trace:
-    layers = [
-        Layer(
-            name=layer.name,
-            queries=layer.queries,
-            keys=layer.keys,
-            q=arrays[f"layers[{i}].q"],
-            k=arrays[f"layers[{i}].k"],
-            beta=float(layer.beta),
-            causal=layer.causal,
-            mask=arrays.get(f"layers[{i}].mask"),
-            values=arrays[f"layers[{i}].values"],
-        )
-        for i, layer in enumerate(header.layers)
-    ]
+def _trace(header: TraceHeader, tensors: Mapping[str, Tensor]) -> Trace:
+    counts = {each.name: len(each.labels) for each in header.streams}
+    for each in header.pictures:
+        check_picture(each.name, tensors[each.tensor])
+    for each in header.maps:
+        expect(tensors[each.tensor].ndim == 1, f"the map {each.method!r} has more axes than one", "one")
     return Trace(
         model=header.model,
         kind=header.kind,
-        image=arrays["image"],
-        tokens=tuple(Tokens(each.name, each.labels, each.grid) for each in header.tokens),
-        layers=tuple(layers),
+        streams=header.streams,
+        pictures=tuple(SeenPicture(each.name, tensors[each.tensor]) for each in header.pictures),
+        layers=tuple(_layer(layer, tensors, counts) for layer in header.layers),
         answers=header.answers,
         words=header.words,
         maps=tuple(
-            Map(each.method, each.target, each.word, arrays[f"maps[{i}].values"]) for i, each in enumerate(header.maps)
+            Map(each.method, each.target, each.word, _widen(each.tensor, tensors, 1.0), each.stream)
+            for each in header.maps
         ),
+        steps=header.steps,
+        missed=header.missed,
     )
+
+
+def _layer(layer: LayerHeader, tensors: Mapping[str, Tensor], counts: Mapping[str, int]) -> Layer:
+    q = _widen(layer.q, tensors, layer.q_scale)
+    expect(q.ndim == 3 and len(q) == layer.heads, f"layer {layer.name!r} says {layer.heads} heads", str(len(q)))
+    parts: dict[str, Any] = {name: getattr(layer, name) for name in ("name", "queries", "keys", "causal", "softcap")}
+    parts |= {"q": q, "k": _widen(layer.k, tensors, layer.k_scale), "beta": float(layer.beta)}
+    parts["values"] = _widen(layer.values, tensors, 1.0)
+    parts["mask"] = None if layer.mask is None else _unpack(layer, tensors[layer.mask], counts.get(layer.keys, 0))
+    parts["bias"] = None if layer.bias is None else _widen(layer.bias, tensors, layer.bias_scale)
+    parts["sinks"] = None if layer.sinks is None else _widen(layer.sinks, tensors, 1.0)
+    return build_layer(parts, counts)
+
+
+def _unpack(layer: LayerHeader, bits: Tensor, n_keys: int) -> Tensor:
+    right = bits.ndim == 3 and bits.shape[-1] == (n_keys + 7) // 8
+    expect(right, f"the mask of {layer.name!r} has shape {tuple(bits.shape)}", f"a bit for each of {n_keys} keys")
+    mask = np.unpackbits(bits.numpy(), axis=-1, bitorder="little")
+    expect(not mask[..., n_keys:].any(), f"the mask of {layer.name!r} has bits behind its last key", "zeros")
+    return torch.from_numpy(mask[..., :n_keys].astype(bool))
+
+
+def _widen(name: str, tensors: Mapping[str, Tensor], scale: float) -> Tensor:
+    """In float32: sums of products are not for half precision."""
+    expect(0.0 < scale < math.inf, f"the scale of {name} is {scale}", "a positive number")
+    wide = (tensors[name].double() * scale).float()
+    expect(bool(wide.isfinite().all()), f"{name} of the trace holds NaN or infinity", "finite numbers")
+    return wide

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from pellucid.explain.heads import report_heads
 from pellucid.explain.timelapse import Moment
-from pellucid.explain.trace import Layer, Map, Trace
+from pellucid.explain.trace import Layer, Map, Stream, Trace
 from pellucid.views.captions import caption_figure, percent
 from pellucid.views.colours import Scale, is_shared_out
 from pellucid.views.figures import MOST_DRAWN, MOST_NUMBERED_TOKENS, attention_figure, mask_figure, wrap_title
@@ -31,6 +31,7 @@ from pellucid.views.reading import (
     may_attend,
     onto_image,
     patches,
+    picture_of,
     token_index,
 )
 from pellucid.views.reports import Measure, head_report_figure
@@ -44,11 +45,13 @@ def draw_maps(trace: Trace, *, rescale: bool = False) -> Figure:
     of_answer = [each for each in trace.maps if each.word is None]
     if not of_answer:
         raise ValueError(f"none of the trace's {len(trace.maps)} maps is of an answer; draw_words shows those of words")
-    grid = grid_of(image_of(trace))
-    titles = [f"{each.method}\nfor {each.target}{_elsewhere(each, grid)}" for each in of_answer]
+    image = image_of(trace)
+    grid = grid_of(image)
+    of_answer = [each for each in of_answer if each.stream == image.name]
+    titles = [f"{each.method}\nfor {each.target}{_elsewhere(each, image)}" for each in of_answer]
     values = [each.values for each in of_answer]
-    panels = [(title, patches(grid, x), _own(x, grid)) for title, x in zip(titles, values, strict=True)]
-    return methods_figure(trace.image, panels, title=_headline(trace), rescale=rescale)
+    panels = [(title, patches(image, x), _own(x, grid)) for title, x in zip(titles, values, strict=True)]
+    return methods_figure(picture_of(trace, image), panels, title=_headline(trace), rescale=rescale)
 
 
 def draw_heads(
@@ -65,15 +68,14 @@ def draw_heads(
         query = "class"
     labels = image.labels if trace.kind == "classifier" else tuple(word for word, _ in trace.words)
     token = None if query is None else token_index(labels, query)
-    cells = [list(patches(grid_of(image), look_of(layer, token, len(labels)))) for layer in layers]
+    cells = [list(patches(image, look_of(layer, token, len(labels)))) for layer in layers]
     kind = "token" if trace.kind == "classifier" else "word"
     who = f"all {len(labels)} {kind}s look, on average" if token is None else f"the {kind} “{labels[token]}” looks"
-    first = len(image.labels) - math.prod(grid_of(image))
     at = None
-    if trace.kind == "classifier" and token is not None and token >= first:
-        at = divmod(token - first, grid_of(image)[1])
+    if trace.kind == "classifier" and token is not None and 0 <= token - image.first < math.prod(grid_of(image)):
+        at = divmod(token - image.first, grid_of(image)[1])
     return grid_figure(
-        trace.image,
+        picture_of(trace, image),
         cells,
         rows=[f"layer {i}" for i in range(len(layers))],
         columns=[f"head {i}" for i in range(max(map(len, cells)))],
@@ -89,10 +91,10 @@ def draw_word_heads(trace: Trace, *, rescale: bool = False, top: float | None = 
     """Every word of a caption (rows), as every head of the cross-attention (columns) read the image to say it."""
     _check_words(trace)
     image, layers = image_of(trace), onto_image(trace)
-    every = [patches(grid_of(image), attention_map(layer)[:, : len(trace.words)]) for layer in layers]
+    every = [patches(image, attention_map(layer)[:, : len(trace.words)]) for layer in layers]
     cells = [[head[i] for layer in every for head in layer] for i in range(len(trace.words))]
     return grid_figure(
-        trace.image,
+        picture_of(trace, image),
         cells,
         rows=[f"{word}  {percent(math.exp(log_prob))}" for word, log_prob in trace.words],
         columns=[f"layer {i}\nhead {j}" for i, layer in enumerate(every) for j in range(len(layer))],
@@ -128,10 +130,10 @@ def draw_words(
         values = head_or_mean(layers[number], head)[: len(trace.words)]
         what = f"cross-attention of decoder layer {number}, {_which(layers[number], head)}"
     return caption_figure(
-        trace.image,
+        picture_of(trace, image),
         [word for word, _ in trace.words],
         [math.exp(log_prob) for _, log_prob in trace.words],
-        patches(grid_of(image), values),
+        patches(image, values),
         tokens=len(image.labels),
         title=f"{_headline(trace)}\n{what}",
         rescale=rescale,
@@ -164,7 +166,7 @@ def draw_graph(trace: Trace, layer: int | str = -1, head: int | None = None, *, 
     """A layer's attention as a graph: patches lie on the image, words on a circle or beside the image."""
     which = find_layer(trace, layer)
     _bounded(which, "graph")
-    answering = next(each for each in trace.tokens if each.name == which.keys)
+    answering = next(each for each in trace.streams if each.name == which.keys)
     image = answering if answering.grid is not None else None
     keys = Nodes.circle(answering.labels) if image is None else Nodes.patches(image.labels, grid_of(image))
     queries = keys if which.queries == which.keys else Nodes.column(_axes(trace, which)["queries"])
@@ -172,7 +174,7 @@ def draw_graph(trace: Trace, layer: int | str = -1, head: int | None = None, *, 
         head_or_mean(which, head),
         queries,
         None if queries is keys else keys,
-        picture=None if image is None else trace.image,
+        picture=None if image is None or image.picture is None else picture_of(trace, image),
         title=_who(trace, which, head),
         share=share,
     )
@@ -197,7 +199,8 @@ def draw_lapse(
         raise ValueError(f"the moments are by {', '.join(methods)}, whose units differ; expected one method")
     values = torch.stack([moment.map.values for moment in moments])
     titles = [f"step {each.step:,}\n{each.map.target} {percent(each.probability)}" for each in moments]
-    panels = [MapPanel(title, patches(grid, each)) for title, each in zip(titles, values, strict=True)]
+    image_tokens = Stream.patches("image", ("",) * values.shape[-1], grid)
+    panels = [MapPanel(title, patches(image_tokens, each)) for title, each in zip(titles, values, strict=True)]
     return maps_figure(
         image,
         panels,
@@ -249,9 +252,9 @@ def _own(values: Float[Tensor, "... tokens"], grid: tuple[int, int]) -> Scale:
     return Scale.own(values, math.prod(grid))
 
 
-def _elsewhere(shared: Map, grid: tuple[int, int]) -> str:
+def _elsewhere(shared: Map, image: Stream) -> str:
     """How much of a map that is shared out lies on tokens that can't be seen."""
-    unseen = shared.values[: -math.prod(grid)]
+    unseen = torch.cat([shared.values[: image.first], shared.values[image.first + math.prod(grid_of(image)) :]])
     return f"\n{percent(float(unseen.sum()))} on other tokens" if len(unseen) and is_shared_out(shared.values) else ""
 
 
@@ -270,7 +273,7 @@ def _bounded(layer: Layer, picture: str) -> None:
 
 def _axes(trace: Trace, layer: Layer) -> dict[str, Any]:
     """Names of the queries and of the keys. A captioner's step is called by the word that it says, not that it read."""
-    by_name = {each.name: each.labels for each in trace.tokens}
+    by_name = {each.name: each.labels for each in trace.streams}
     names: dict[str, Any] = {"queries": by_name[layer.queries], "keys": by_name[layer.keys]}
     if layer.queries == "words":
         words = tuple(word for word, _ in trace.words)

@@ -1,35 +1,41 @@
 """What a trace holds, to be drawn: rows of its maps, from q and k; its image tokens and layers, by name or number."""
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, UInt8
 from torch import Tensor
 
-from pellucid.explain.trace import Layer, Tokens, Trace
+from pellucid.explain.trace import Layer, Stream, Trace
 from pellucid.ops import column_mass, masks
 from pellucid.ops import weights as attention
 
 
-def image_of(trace: Trace) -> Tokens:
+def image_of(trace: Trace) -> Stream:
     """The tokens that lie on a grid."""
-    image = next((each for each in trace.tokens if each.grid is not None), None)
+    image = next((each for each in trace.streams if each.grid is not None), None)
     if image is None:
         raise ValueError("the trace has no tokens on a grid; draw_matrix and draw_graph show any tokens")
     return image
 
 
-def grid_of(image: Tokens) -> tuple[int, int]:
+def grid_of(image: Stream) -> tuple[int, int]:
     """Rows and columns of its patches."""
     assert image.grid is not None
     return image.grid
 
 
-def patches(grid: tuple[int, int], values: Float[Tensor, "*some n"]) -> Float[Tensor, "*some rows columns"]:
+def picture_of(trace: Trace, image: Stream) -> UInt8[Tensor, "c y x"]:
+    """The picture that its patches are of."""
+    if image.picture is None:
+        raise ValueError(f"the trace keeps no picture of {image.name!r}; draw_matrix shows its tokens without")
+    return trace.pictures[image.picture].pixels
+
+
+def patches(image: Stream, values: Float[Tensor, "*some n"]) -> Float[Tensor, "*some rows columns"]:
     """The patches' part of values over all tokens, in rows and columns."""
-    rows, columns = grid
-    return values[..., -rows * columns :].unflatten(-1, (rows, columns))
+    rows, columns = grid_of(image)
+    return values[..., image.first : image.first + rows * columns].unflatten(-1, (rows, columns))
 
 
 def onto_image(trace: Trace) -> list[Layer]:
@@ -44,12 +50,12 @@ def onto_image(trace: Trace) -> list[Layer]:
 
 def attention_map(layer: Layer, heads: list[int] | None = None) -> Float[Tensor, "h q k"]:
     """The whole map, of all heads or those chosen: for few tokens."""
-    return attention(layer.q[None], layer.k[None], **_how(layer), heads=heads)[0]
+    return attention(layer.q[None], layer.k[None], **layer.how, heads=heads)[0]
 
 
 def look_of(layer: Layer, query: int | None, count: int) -> Float[Tensor, "h k"]:
     """One query's row of every head, or the mean of the first `count`."""
-    q, k, how = layer.q[None], layer.k[None], _how(layer)
+    q, k, how = layer.q[None], layer.k[None], layer.how
     if query is not None:
         return attention(q, k, **how, queries=[query])[0, :, 0]
     if count == q.shape[2]:
@@ -80,9 +86,10 @@ def find_layer(trace: Trace, layer: int | str) -> Layer:
 
 
 def may_attend(layer: Layer) -> Bool[Tensor, "q k"]:
-    """Which query may see which key."""
+    """Which query may see which key, in one head or more."""
     shape = (layer.q.shape[1], layer.k.shape[1])
-    mask = torch.ones(shape, dtype=torch.bool) if layer.mask is None else layer.mask.expand(shape)
+    mask = torch.ones(shape, dtype=torch.bool) if layer.mask is None else layer.mask
+    mask = mask.any(0) if mask.ndim == 3 else mask
     return mask & masks.causal(*shape) if layer.causal else mask
 
 
@@ -94,7 +101,3 @@ def token_index(labels: Sequence[str], query: int | str) -> int:
         return query % len(labels)
     some = ", ".join(labels[:5]) + (", …" if len(labels) > 5 else "")
     raise ValueError(f"there is no token {query!r}; expected 0…{len(labels) - 1} or one of {some}")
-
-
-def _how(layer: Layer) -> dict[str, Any]:
-    return {"mask": layer.mask, "beta": layer.beta, "causal": layer.causal}

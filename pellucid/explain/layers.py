@@ -1,0 +1,212 @@
+"""One attention as data: what a trace keeps of a record, from which every row of its map follows.
+
+Models write what stands between scores and weights in many ways. A trace says it in four: softcap, bias, mask, sinks.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from pellucid.ops import masks
+from pellucid.ops.exact import share_heads
+from pellucid.ops.rules import Allow, Apply, Fill, Hold, Plus, Positions, Rule, Step, Times
+from pellucid.watching.record import Record
+
+LOW = -1e3  # a score that lies so far below the best of its row doesn't count: e to this power is nothing
+
+
+@dataclass(frozen=True, eq=False)
+class Layer:
+    """One attention: everything that its map softmax(cap(β·qkᵀ) + bias) follows from."""
+
+    name: str
+    """As `watch` names it."""
+    queries: str
+    """Name of the tokens that ask."""
+    keys: str
+    """Name of the tokens that answer."""
+    q: Float[Tensor, "h q d"]
+    """Positions and norms are in q and k."""
+    k: Float[Tensor, "g k d"]
+    """Of grouped heads as few as there are."""
+    beta: float
+    causal: bool
+    mask: Bool[Tensor, "*heads q k"] | None
+    """True = may attend; alike for all heads, or (heads q k)."""
+    values: Float[Tensor, "h k"]
+    """Length of each value: a weight on a short one moves little."""
+    bias: Float[Tensor, "*heads q k"] | None = None
+    """Added to the scores: positions, as T5 and Swin learn them."""
+    softcap: float | None = None
+    """cap(s) = softcap·tanh(s/softcap)."""
+    sinks: Float[Tensor, " h"] | None = None
+    """A score for each head that takes its share of the softmax and belongs to no key."""
+
+    @property
+    def how(self) -> dict[str, Any]:
+        """What the functions of `ops` take beside q and k.
+
+        >>> from pellucid.ops import weights
+        >>> q, one = torch.zeros(1, 1, 2), torch.ones(1, 1)
+        >>> layer = Layer("a", "x", "x", q, q, 1.0, False, None, one, sinks=torch.zeros(1))
+        >>> weights(layer.q[None], layer.k[None], **layer.how)       # a sink with the same score takes half
+        tensor([[[[0.5000]]]])
+        """
+        return {"mask": self._mask(), "beta": self.beta, "causal": self.causal}
+
+    def _mask(self) -> Tensor | Rule | None:
+        bias = self.bias
+        if bias is None and self.mask is not None and self.softcap is None and self.sinks is None:
+            return self.mask[None] if self.mask.ndim == 3 else self.mask
+        if bias is not None:
+            bias = bias[None] if bias.ndim == 3 else bias
+            bias = bias if self.mask is None else bias.masked_fill(~self.mask, -math.inf)
+        if self.softcap is None and self.sinks is None:
+            return bias
+        steps: list[Step] = []
+        if (cap := self.softcap) is not None:
+            steps.append(Apply(f"{cap:.4g}·tanh(·/{cap:.4g})", lambda s: cap * (s / cap).tanh()))
+        if bias is not None:
+            steps.append(Plus(bias))
+        elif self.mask is not None:
+            steps.append(Fill(~self.mask, -math.inf))
+        return Rule(tuple(steps), sinks=None if self.sinks is None else self.sinks[None, :, None, None])
+
+
+def layer_of(record: Record, queries: str, keys: str, row: int = 0) -> Layer:
+    """What was seen of one input, the row of its batch; ValueError if what it did to its scores can't be said."""
+    said = _Said(record, row)
+    causal = record.causal
+    mask = said.mask
+    if mask is not None and len(mask) == 1 and torch.equal(mask[0], masks.causal(*mask.shape[1:])):
+        causal, mask = True, None
+    v = share_heads(record.v, record.q.shape[1])[row]
+    return Layer(
+        name=record.name,
+        queries=queries,
+        keys=keys,
+        q=(record.q[row] * said.factor if said.factor is not None else record.q[row]).detach().cpu().contiguous(),
+        k=record.k[row].detach().cpu().contiguous(),
+        beta=record.beta * said.cap if said.cap is not None else record.beta,
+        causal=causal,
+        mask=mask,
+        values=v.to(torch.promote_types(v.dtype, torch.float32)).norm(dim=-1).cpu(),
+        bias=said.bias,
+        softcap=said.cap,
+        sinks=said.sinks,
+    )
+
+
+@dataclass(eq=False)
+class _Said:
+    """The mask or the rule of a record, taken apart for one row of its batch."""
+
+    record: Record
+    row: int
+    factor: Float[Tensor, "h 1 1"] | None = None
+    """What the scores of each head are multiplied by."""
+    cap: float | None = None
+    bias: Float[Tensor, "heads q k"] | None = None
+    mask: Bool[Tensor, "heads q k"] | None = None
+    sinks: Float[Tensor, " h"] | None = None
+    shape: tuple[int, int, int] = field(init=False)
+
+    def __post_init__(self) -> None:
+        h, q = self.record.q.shape[1:3]
+        self.shape = (h, q, self.record.k.shape[2])
+        mask = self.record.mask
+        if isinstance(mask, Rule):
+            self.take_apart(mask)
+        elif mask is not None:
+            self.allow(mask) if mask.dtype == torch.bool else self.add(mask)
+        self.bar_low()
+
+    def take_apart(self, rule: Rule) -> None:
+        if rule.after:
+            raise self.unsaid(rule)
+        steps = [step for step in rule.before if not isinstance(step, Hold)]
+        steps = self.take_cap(steps)
+        for step in steps:
+            match step:
+                case Plus():
+                    self.add(step.bias)
+                case Fill() if step.value <= LOW:
+                    self.allow(~step.mask)
+                case Times() if self.bias is None and self.mask is None and self.cap is None:
+                    self.scale(step.factor, rule)
+                case Allow() | Positions():
+                    self.ask(step, rule)
+                case _:
+                    raise self.unsaid(rule)
+        if rule.sinks is not None:
+            sinks = self.pick(rule.sinks).logsumexp(-1)
+            if sinks.shape[1] != 1:
+                raise self.unsaid(rule)
+            self.sinks = sinks[:, 0].expand(self.shape[0]).float().cpu()
+
+    def take_cap(self, steps: Sequence[Step]) -> list[Step]:
+        """tanh of a score, times a number: that number is the cap."""
+        match list(steps):
+            case [Apply(name="tanh"), Apply() as times, *rest] if times.name.startswith("·"):
+                self.cap = float(times(torch.ones(()), torch.zeros(1)))
+                return rest
+        return list(steps)
+
+    def scale(self, factor: Tensor, rule: Rule) -> None:
+        factor = self.pick(factor)
+        if factor.shape[1:] != (1, 1):
+            raise self.unsaid(rule)
+        self.factor = factor if self.factor is None else self.factor * factor
+
+    def ask(self, step: Allow | Positions, rule: Rule) -> None:
+        """A function of the places: what it bars, and what it adds, if that is all that it does."""
+        h, q, k = self.shape
+        b, rows = self.record.q.shape[0], torch.arange(q, device=self.record.q.device)
+        zero, one = (step(torch.full((b, h, q, k), x, device=rows.device), rows)[self.row] for x in (0.0, 1.0))
+        open_ = zero > -math.inf
+        if not torch.allclose(one[open_] - zero[open_], torch.ones(()).to(one.device), atol=1e-4):
+            raise self.unsaid(rule)
+        self.allow(open_)
+        if bool(zero[open_].any()):
+            self.add(zero.masked_fill(~open_, 0.0))
+
+    def allow(self, mask: Tensor) -> None:
+        mask = self.spread(self.pick(mask))
+        self.mask = mask if self.mask is None else self.mask & mask
+
+    def add(self, bias: Tensor) -> None:
+        bias = self.spread(self.pick(bias).float())
+        self.bias = bias if self.bias is None else self.bias + bias
+
+    def bar_low(self) -> None:
+        """What a bias puts far below the best of its row is a mask; a row that lies low as a whole counts as it is."""
+        if self.bias is None:
+            return
+        best = self.bias.amax(-1, keepdim=True)
+        bias = torch.where(best <= LOW, self.bias - best, self.bias).nan_to_num(nan=-math.inf)
+        barred = bias <= bias.amax(-1, keepdim=True).clamp(min=0.0) + LOW
+        barred |= best == -math.inf
+        if bool(barred.any()):
+            self.mask = ~barred if self.mask is None else self.mask & ~barred
+        bias = bias.masked_fill(barred, 0.0)
+        self.bias = bias if bool(bias.any()) else None
+        if self.mask is not None and (self.mask == self.mask[:1]).all():
+            self.mask = self.mask[:1]
+
+    def pick(self, x: Tensor) -> Tensor:
+        """Of what broadcasts to (b h q k), this row of the batch."""
+        x = x.detach().cpu()
+        x = x[(None,) * (4 - x.ndim)] if x.ndim < 4 else x
+        return x[self.row if len(x) > 1 else 0]
+
+    def spread(self, x: Tensor) -> Tensor:
+        """(1 or h, q, k)."""
+        return x.expand(len(x), *self.shape[1:])
+
+    def unsaid(self, rule: Rule) -> ValueError:
+        return ValueError(f"{self.record.name!r} does to its scores what a trace has no words for: {rule!r}")
