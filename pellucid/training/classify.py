@@ -19,10 +19,10 @@ from pellucid.data.sources import Splits, load_images, split_own, statistics
 from pellucid.evaluation.accuracy import evaluate_classifier
 from pellucid.evaluation.multilabel import MultiLabelReport, binary_entropy
 from pellucid.models import ViT
+from pellucid.processes import Processes
 from pellucid.ready import ReadyClassifier
 from pellucid.runs.config import ClassifierRun
 from pellucid.training.distil import Teacher, answers_differ, likeness_differs, reading
-from pellucid.training.distributed import Processes
 from pellucid.training.pictures import OnPictures, evaluated_on
 from pellucid.training.task import Metrics
 

@@ -19,6 +19,7 @@ from pellucid.data.tokenizer import CaptionTokenizer
 from pellucid.devices import pick_device
 from pellucid.models import Captioner, Transformer, ViT
 from pellucid.models.sizes import TRAINED, check_memory, outline
+from pellucid.processes import Processes, joined
 from pellucid.ready import load
 from pellucid.recipes import RECIPES, recipe
 from pellucid.runs import AnyRun, CaptionerRun, ClassifierRun, Run, RunFolder, TranslatorRun
@@ -26,7 +27,6 @@ from pellucid.runs.checkpoints import fill_module
 from pellucid.runs.folder import HELD_OUT, TOKENIZER
 from pellucid.training import caption, classify, translate
 from pellucid.training.distil import find_teacher, name_teacher
-from pellucid.training.distributed import Processes, joined
 from pellucid.training.engine import Engine, Observer, Observers, Result
 from pellucid.training.fitting import Told, check_tokens, fit_held_out, fit_run, settle_task
 from pellucid.training.lora import merge
