@@ -17,12 +17,12 @@ from pellucid.decode import beam_search, greedy, sample
 from pellucid.decode.translations import Sampling, map_words, translate_all
 from pellucid.models import Transformer, TransformerConfig
 from pellucid.ops import masks
+from pellucid.processes import Processes
 from pellucid.ready import ReadyTranslator, load, load_translator
 from pellucid.recipes import recipe
 from pellucid.runs import RunFolder, TranslatorRun
 from pellucid.runs.checkpoints import Checkpoint
 from pellucid.training import Stopped, train
-from pellucid.training.distributed import Processes
 from pellucid.training.translate import Translating, disagreement, resolve
 
 SMALL = {

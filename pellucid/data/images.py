@@ -48,6 +48,7 @@ class ImageSet:
     images: Tensor
     labels: Tensor
     classes: tuple[str, ...]
+    names: tuple[str, ...] = ()  # of their files, where they had some
 
     def __post_init__(self) -> None:
         if self.images.dtype != torch.uint8 or self.images.dim() != 4:
@@ -74,7 +75,12 @@ class ImageSet:
 
     def subset(self, indices: Tensor) -> "ImageSet":
         """The images at these indices, as a set of their own."""
-        return ImageSet(self.images[indices], self.labels[indices], self.classes)
+        names = tuple(self.names[i] for i in torch.arange(len(self))[indices].tolist()) if self.names else ()
+        return ImageSet(self.images[indices], self.labels[indices], self.classes, names)
+
+    def name_of(self, place: int) -> str:
+        """The name of an image's file, or its number."""
+        return self.names[place] if self.names else f"number {place}"
 
 
 def check_labels(labels: Tensor, n_images: int, classes: tuple[str, ...]) -> None:

@@ -140,6 +140,10 @@ class LazyImageSet:
         """(channels, height, width) that every image is brought to."""
         return self.channels, *self.size
 
+    def name_of(self, place: int) -> str:
+        """The name of an image's file."""
+        return self.items[place].name
+
     def read(self, indices: Tensor, views: Sequence[View] | None = None) -> UInt8[Tensor, "b c y x"]:
         """The images at these indices, decoded now; of each the whole, or a view."""
         return self.begin(indices, views).finish()
@@ -240,6 +244,7 @@ def into_memory(
 
     images = torch.empty(len(items), channels, *size, dtype=torch.uint8)
     kept: list[int] = []
+    names: list[str] = []
     rest = iter(zip(items, labels, strict=True))
     with ThreadPoolExecutor(cores(), thread_name_prefix="pellucid-decode") as pool:
         while block := list(islice(rest, 1024)):  # so that decoded images don't pile up beside the tensor
@@ -247,6 +252,7 @@ def into_memory(
                 if isinstance(image, Tensor):
                     images[len(kept)] = image
                     kept.append(label)
+                    names.append(item.name)
                 else:
                     unreadable.add(item.name, image)
-    return ImageSet(images[: len(kept)], torch.tensor(kept, dtype=torch.int64), classes)
+    return ImageSet(images[: len(kept)], torch.tensor(kept, dtype=torch.int64), classes, tuple(names))

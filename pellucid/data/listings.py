@@ -111,7 +111,7 @@ def gather(
         if total * channels * size[0] * size[1] <= IN_MEMORY and not how.again:
             names = tuple(map(str, range(len(listing.sets)))) or listing.classes
             read = into_memory(items, labels, names, size, channels, unreadable)
-            parts[split] = ImageSet(read.images, listing.numbers(read.labels.tolist()), listing.classes)
+            parts[split] = ImageSet(read.images, listing.numbers(read.labels.tolist()), listing.classes, read.names)
         else:
             strict, tolerated = unreadable.strict, unreadable.tolerated
             parts[split] = LazyImageSet(

@@ -244,7 +244,8 @@ def join_sets(sets: Sequence[Images]) -> Images:
     """Several sets of the same classes and shape as one, in their order."""
     if all(isinstance(each, ImageSet) for each in sets):
         images = torch.cat([each.images for each in sets if isinstance(each, ImageSet)])
-        return ImageSet(images, torch.cat([each.labels for each in sets]), sets[0].classes)
+        names = tuple(each.name_of(i) for each in sets for i in range(len(each)))
+        return ImageSet(images, torch.cat([each.labels for each in sets]), sets[0].classes, names)
     items = [item for each in sets if isinstance(each, LazyImageSet) for item in each.items]
     return LazyImageSet(
         items, torch.cat([each.labels for each in sets]), sets[0].classes, sets[0].shape[1:], sets[0].shape[0]

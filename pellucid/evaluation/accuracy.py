@@ -3,7 +3,7 @@
 import time
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -12,9 +12,11 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from pellucid.config import finite
-from pellucid.data.augment import Normalise, normalised
+from pellucid.data.augment import Normalise
+from pellucid.evaluation.asking import ask
 from pellucid.evaluation.multilabel import MultiLabelReport, binary_entropy
 from pellucid.layers.modes import evaluating
+from pellucid.processes import Processes
 
 
 @dataclass(frozen=True)
@@ -29,6 +31,7 @@ class ClassificationReport:
     loss: float
     seconds: float
     names: tuple[str, ...] = ()
+    images: Any = None  # what it was asked about, for who wants to see them
 
     @property
     def right(self) -> Bool[Tensor, " n"]:
@@ -79,6 +82,15 @@ class ClassificationReport:
         figures["per_class"] = dict(zip(self.classes, self.per_class, strict=True))
         return finite(figures | {"images_per_second": self.images_per_second, "images": len(self.labels)})
 
+    def mistakes(self, count: int = 24) -> list[int]:
+        """The places of images that it took for something else, those that it was surest of first."""
+        sure = self.probabilities.max(1).values.masked_fill(self.right, -1.0)
+        return sure.argsort(descending=True, stable=True)[: min(count, int((~self.right).sum()))].tolist()
+
+    def name_of(self, place: int) -> str:
+        """What the image at a place is called."""
+        return f"number {place}" if self.images is None else self.images.name_of(place)
+
     def ece(self, bins: int = 15) -> float:
         """Expected calibration error (Naeini et al. 2015): the mean gap between confidence and accuracy.
 
@@ -88,6 +100,22 @@ class ClassificationReport:
         place = (confidence * bins).ceil().long().clamp(1, bins) - 1
         gap = torch.zeros(bins, dtype=torch.float64).index_add_(0, place, confidence - self.right.double())
         return (gap.abs().sum() / len(confidence)).item()
+
+
+def evaluate_together(
+    model: nn.Module, images: Any, normalise: Normalise, processes: Processes, *, labels: Tensor, batch: int, **how: Any
+) -> ClassificationReport | MultiLabelReport:
+    """As `evaluate_classifier`, each process its share of the batches: the same ones, so the same answers."""
+
+    def evaluate(part: Tensor) -> ClassificationReport | MultiLabelReport:
+        report = evaluate_classifier(model, images.subset(part), normalise, labels=labels[part], batch=batch, **how)
+        return replace(report, images=None)
+
+    started = time.perf_counter()
+    reports = list(processes.share_work(torch.arange(len(images)).split(batch), evaluate))
+    whole = {name: torch.cat([getattr(each, name) for each in reports]) for name in ("probabilities", "labels")}
+    loss = sum(each.loss * len(each.labels) for each in reports) / max(1, len(images))
+    return replace(reports[0], **whole, loss=loss, seconds=time.perf_counter() - started, images=images)
 
 
 @torch.no_grad()
@@ -101,19 +129,23 @@ def evaluate_classifier(
     share: tuple[int, int] = (0, 1),
     labels: Tensor | None = None,
     names: Sequence[str] = (),
+    temperature: float = 1.0,
+    views: int = 1,
 ) -> ClassificationReport | MultiLabelReport:
     """The model's answers to all images, or to one process's share (rank, world) of them; normalisation alone.
 
-    Labels (n classes) say of each class whether it is true; then each has a probability of its own.
+    Labels (n classes) say of each class whether it is true; then each has a probability of its own. temperature, views:
+    as `ask` takes them.
     """
     truth: Tensor = images.labels if labels is None else labels
     indices = torch.arange(share[0], len(images), share[1])
     started = time.perf_counter()
     probabilities, losses = [], []
     several = truth.ndim == 2
+    how = {"several": several, "temperature": temperature, "views": views}
     with evaluating(model):
         for part in indices.split(batch):
-            logits = model(normalised(images.read(part).to(device), normalise)).float()
+            logits = ask(model, images.read(part).to(device), normalise, **how)
             true = truth[part].to(device)
             losses.append(
                 binary_entropy(logits, true).sum() if several else F.cross_entropy(logits, true, reduction="sum")
@@ -123,4 +155,4 @@ def evaluate_classifier(
     seconds = time.perf_counter() - started
     loss = torch.stack(losses).sum().item() / max(1, len(indices))
     kind = MultiLabelReport if several else ClassificationReport
-    return kind(answers, truth[indices], loss, seconds, tuple(names))
+    return kind(answers, truth[indices], loss, seconds, tuple(names), images if share == (0, 1) else None)

@@ -26,6 +26,7 @@ class MultiLabelReport:
     loss: float
     seconds: float
     names: tuple[str, ...] = ()
+    images: Any = None  # what it was asked about
 
     @property
     def per_class(self) -> list[float]:

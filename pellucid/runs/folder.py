@@ -16,16 +16,17 @@ from typing import Any
 
 from pellucid.config import brief, from_json, read_json, to_json
 from pellucid.files import make_folder, sync_handle, write_bytes, write_json, write_text
-from pellucid.runs.checkpoints import Checkpoints
+from pellucid.runs.checkpoints import Checkpoints, step_of
 from pellucid.runs.config import RUNS, AnyRun, CaptionerRun, ClassifierRun, Duration, Plan, Run
 from pellucid.runs.environment import describe_environment
-from pellucid.runs.log import Log, read_lines
+from pellucid.runs.log import Log, number, read_lines
 
 CONFIG, PLAN, LOG = "config.json", "plan.json", "log.jsonl"
 ENVIRONMENT, TOKENIZER = "environment.json", "tokenizer.json"
 HELD_OUT = (
     "held_out.json"  # images by split that the run isn't trained on, where its source doesn't say: see data/division
 )
+CALIBRATION = "calibration.json"  # what answers are divided by, of which weights, and on what that was fitted
 SECOND_STAGE = "critical"  # folder of a run in a run, which goes on from the weights of the first
 
 log = logging.getLogger("pellucid")
@@ -115,6 +116,22 @@ class RunFolder:
         path = self.path / HELD_OUT
         return self._read(path, _check_held_out) if path.is_file() else {}
 
+    def keep_temperature(self, temperature: float, data: str, images: int) -> None:
+        """What the answers of its weights are to be divided by; of later weights that says nothing."""
+        about = {"temperature": temperature, "step": step_of(self.weights()), "data": data, "images": images}
+        write_json(self.path / CALIBRATION, about)
+
+    def temperature(self) -> float:
+        """What the answers are divided by; one unless it was fitted to the weights that answer."""
+        path = self.path / CALIBRATION
+        if not path.is_file():
+            return 1.0
+        kept = self._read(path, _check_calibration)
+        if kept["step"] != step_of(self.weights()):
+            log.warning("%s was calibrated after step %s, and its weights are others now", self.path, kept["step"])
+            return 1.0
+        return kept["temperature"]
+
     def _read(self, path: Path, make: Callable[[Any], Any]) -> Any:
         data = read_json(path)
         try:
@@ -172,6 +189,13 @@ def _check_held_out(data: Any) -> dict[str, dict[str, int]]:
     if not all(isinstance(each, dict) for each in objects) or not all(type(size) is int for size in sizes):
         raise ValueError("it is no object of splits, each with the names of images and their sizes in bytes")
     return data
+
+
+def _check_calibration(data: Any) -> dict[str, Any]:
+    temperature = number(data.get("temperature")) if isinstance(data, dict) else None
+    if temperature is None or temperature <= 0:
+        raise ValueError("it has no temperature above zero")
+    return data | {"step": data.get("step"), "temperature": temperature}
 
 
 def is_run(config: Any) -> bool:

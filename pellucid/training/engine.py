@@ -15,11 +15,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from pellucid.processes import Processes
 from pellucid.runs.checkpoints import Facts, read_facts
 from pellucid.runs.config import Duration, Plan, Run
 from pellucid.runs.folder import RunFolder
 from pellucid.training.checkpoint import CheckpointWriter, State
-from pellucid.training.distributed import Processes, exchange_gradients, own_part, parallel
+from pellucid.training.distributed import exchange_gradients, own_part, parallel
 from pellucid.training.lora import merged_state
 from pellucid.training.memory import keep_freed_memory
 from pellucid.training.optim import make_optimizers, schedule, set_rate
@@ -29,13 +30,35 @@ DIVERGED = "begin again with a lower --optim.lr, or with --optim.clip 1"
 
 
 class Observer:
-    """Who wants to see a run go on; this one doesn't."""
+    """Who wants to see a run go on; this one doesn't. A callback of one's own is a class like this."""
 
-    def began(self, step: int, steps: int) -> None: ...
-    def logged(self, lines: list[dict[str, Any]]) -> None: ...
+    def began(self, step: int, steps: int) -> None:
+        """Training begins, or goes on, after `step` of so many steps."""
+
+    def logged(self, lines: list[dict[str, Any]]) -> bool | None:
+        """Steps, and evaluations, as log.jsonl has them. Return True to end the run: it is saved, and is at its end."""
 
     def stopping(self) -> None:
         """A signal asks the run to stop; called by its handler, between any two instructions."""
+
+
+class Observers(Observer):
+    """Several, one after the other."""
+
+    def __init__(self, *observers: Observer):
+        self.observers = observers
+
+    def began(self, step: int, steps: int) -> None:
+        for each in self.observers:
+            each.began(step, steps)
+
+    def logged(self, lines: list[dict[str, Any]]) -> bool:
+        answers = [each.logged(lines) for each in self.observers]  # every one of them is told
+        return any(answers)
+
+    def stopping(self) -> None:
+        for each in self.observers:
+            each.stopping()
 
 
 class Stopped(Exception):
@@ -100,6 +123,7 @@ class Engine:
         self.capturing = 0.0  # seconds of it since the last flush: no part of training
         self.best: float | None = None
         self.stale = 0  # evaluations since the best one
+        self.is_enough = False  # an observer said so
         self.figures: dict[str, float] = {}
         self.kept: dict[str, float] = {}  # the same of the best evaluation, with its step
         self.seconds = self.warm_up = 0.0
@@ -153,7 +177,7 @@ class Engine:
             if keep:
                 self._keep(done)
             stop = self.processes.agree(bool(signals), self.device)
-            ends = last or self.has_lost_patience
+            ends = last or self.has_lost_patience or self.processes.agree(self.is_enough, self.device)
             if save or stop or ends:
                 self._save(done)
             if ends:
@@ -374,7 +398,7 @@ class Engine:
     def _log(self, lines: list[dict[str, Any]]) -> None:
         if self.folder and self.processes.first:
             self.folder.log(lines)
-        self.observer.logged(lines)
+        self.is_enough = bool(self.observer.logged(lines)) or self.is_enough
 
 
 class _Graph:

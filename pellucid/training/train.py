@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
@@ -19,6 +19,7 @@ from pellucid.data.tokenizer import CaptionTokenizer
 from pellucid.devices import pick_device
 from pellucid.models import Captioner, Transformer, ViT
 from pellucid.models.sizes import TRAINED, check_memory, outline
+from pellucid.processes import Processes, joined
 from pellucid.ready import load
 from pellucid.ready.translator import ReadyTranslator
 from pellucid.recipes import RECIPES, recipe
@@ -26,8 +27,8 @@ from pellucid.runs import AnyRun, CaptionerRun, ClassifierRun, Run, RunFolder, T
 from pellucid.runs.checkpoints import fill_module
 from pellucid.runs.folder import HELD_OUT, TOKENIZER
 from pellucid.training import caption, classify, translate
-from pellucid.training.distributed import Processes, joined
-from pellucid.training.engine import Engine, Result
+from pellucid.training.distil import find_teacher, name_teacher
+from pellucid.training.engine import Engine, Observer, Observers, Result
 from pellucid.training.fitting import Told, check_tokens, fit_held_out, fit_run, settle_task
 from pellucid.training.lora import merge
 from pellucid.training.pictures import evaluation_split
@@ -49,6 +50,8 @@ def train(
     dataset: Any = None,
     progress: bool = True,
     tensorboard: bool = False,
+    callbacks: Sequence[Observer] = (),
+    teacher: nn.Module | None = None,
     **changes: Any,
 ) -> Result:
     """Train a recipe by its name, or a run; what `pellucid train` does.
@@ -58,6 +61,9 @@ def train(
     module: one's own, that makes logits (b classes) of normalised images (b c y x); trained instead of the recipe's.
     dataset: one's own instead of the recipe's: any dataset of (image, label) with `__getitem__`, or several by split,
         {"train": …, "validation": …, "test": …}.
+    teacher: one's own, that makes logits (b classes) of the same normalised images; a run on classes learns from it as
+        `distil` says.
+    callbacks: are told of every step and evaluation, and may end the run; see `Observer`.
     changes: fields of the run, as duration="5 epochs" or optim={"lr": 1e-3}. Of a recipe, batch, precision and
         compiling are fitted to the data and the machine unless they are among them; a run is trained as it is.
 
@@ -74,6 +80,8 @@ def train(
         "dataset": dataset,
         "progress": progress,
         "tensorboard": tensorboard,
+        "callbacks": callbacks,
+        "teacher": teacher,
     }
     device = pick_device(run.device)
     with joined(device) as processes:
@@ -93,6 +101,8 @@ def train_run(
     tensorboard: bool = False,
     told: Told = None,
     longer: str | None = None,
+    callbacks: Sequence[Observer] = (),
+    teacher: nn.Module | None = None,
 ) -> Result:
     """Load the data, train, and keep everything in the run's folder; without one, nothing is kept.
 
@@ -104,10 +114,13 @@ def train_run(
     if folder is not None:
         check_place(folder, resume)
     run, source = begin(run, folder, module, told)
-    trainer = Trainer(folder, device, processes or Processes(), resume, progress, tensorboard, told, source)
+    shown = (progress, tensorboard, tuple(callbacks))
+    trainer = Trainer(folder, device, processes or Processes(), resume, *shown, told, source, teacher)
     if module is None:
         check_room(run, device, trainer.processes)
     try:
+        if teacher is not None and not isinstance(run, ClassifierRun):
+            raise ValueError(f"a teacher is for classifiers; this is the run of a {run.kind}")
         if isinstance(run, CaptionerRun):
             if module is not None:
                 raise ValueError("a module of one's own is trained to classify; a captioner is made by its recipe")
@@ -162,20 +175,26 @@ class Trainer:
     resume: bool
     progress: bool
     tensorboard: bool
+    callbacks: tuple[Observer, ...] = ()
     told: Told = None
     source: Source | None = None  # what the model begins as
+    teacher: nn.Module | None = None  # one's own
 
     def train_classifier(self, run: ClassifierRun, dataset: Any, module: nn.Module | None) -> Result:
         if run.module is not None and module is None:
             raise ValueError(f"the run trains a module of one's own, a {run.module}; give one: train(…, module=…)")
         named = run if module is None else replace(run, module=type(module).__qualname__)
+        named = name_teacher(named, self.teacher)
         named = named if dataset is not None else fit_held_out(named, self.told)
         kept = self.folder.held_out() if self.folder and self.resume else None
         check = partial(check_tokens, named, self.told) if module is None else None
         resolved, splits = classify.resolve(self._name_data(named, dataset), dataset, kept, check)
         self._check_same(run, resolved)
+        guide = find_teacher(resolved, self.teacher, self.device)
         resolved, task = self._settle(
-            resolved, splits, lambda run: classify.Classification(run, splits, self.device, self.processes, module)
+            resolved,
+            splits,
+            lambda run: classify.Classification(run, splits, self.device, self.processes, module, guide),
         )
         files = {HELD_OUT: json.dumps(splits.held_out) + "\n"} if splits.held_out else {}
         first = self._fit(task, resolved, self.folder, begins=not self.resume, files=files)
@@ -246,7 +265,7 @@ class Trainer:
         self, task: Task, run: Run, folder: RunFolder | None, *, begins: bool, files: dict[str, str] | None = None
     ) -> Result:
         with ExitStack() as meanwhile:
-            display = None
+            observers = list(self.callbacks)
             if self.processes.first:
                 if folder and begins:  # now that nothing is wrong with what was asked for
                     folder.create(run, files)
@@ -254,9 +273,11 @@ class Trainer:
                     meanwhile.enter_context(folder.alone())
                 if self.progress:
                     board = folder if self.tensorboard else None
-                    display = meanwhile.enter_context(RunDisplay(run.recipe, tensorboard=board))
+                    observers.append(meanwhile.enter_context(RunDisplay(run.recipe, tensorboard=board)))
             self.processes.wait()
-            engine = Engine(task, run, self.device, folder=folder, processes=self.processes, observer=display)
+            engine = Engine(
+                task, run, self.device, folder=folder, processes=self.processes, observer=Observers(*observers)
+            )
             result = engine.fit()
             if folder is None:
                 engine.keep_average()
