@@ -55,12 +55,13 @@ def read_pictures(
             except ValueError as error:
                 if complain is None and len(paths) == 1:
                     raise
-                (complain or _say)(str(error))
+                (complain or say)(str(error))
         if read:
             yield read
 
 
-def _say(error: str) -> None:
+def say(error: str) -> None:
+    """On the way, without an end to the others."""
     print(f"pellucid: {error}", file=sys.stderr)
 
 
