@@ -19,7 +19,7 @@ class Read(NamedTuple):
     """A picture that could be read, with its place among all that were named, from one on."""
 
     number: int
-    path: Path | Item
+    path: Any  # its file, or what a source has of it
     pixels: UInt8[Tensor, "c y x"]
 
 

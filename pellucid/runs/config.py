@@ -24,7 +24,11 @@ Balance = Literal["none", "weights", "sampling"]
 
 @dataclass(frozen=True)
 class Optim:
-    """How gradients become steps."""
+    """How gradients become steps.
+
+    >>> Optim("muon", lr=0.002).schedule
+    'cosine'
+    """
 
     name: Rule = "adamw"
     """Muon moves the blocks' matrices by orthogonalised momentum, and everything else by AdamW."""
@@ -74,7 +78,13 @@ class Optim:
 
 @dataclass(frozen=True)
 class Run:
-    """What the engine itself reads: how and how long, whatever the task is."""
+    """What the engine itself reads: how and how long, whatever the task is.
+
+    >>> import pellucid
+    >>> run = pellucid.recipe("vit_digits")
+    >>> isinstance(run, Run), run.kind, run.seed
+    (True, 'classifier', 0)
+    """
 
     kind: ClassVar[str] = ""
 
@@ -116,6 +126,12 @@ class Run:
             raise ValueError(f"patience is {self.patience}; expected zero or more evaluations")
         if self.parallel not in ("ddp", "fsdp"):
             raise ValueError(f"parallel is {self.parallel!r}; expected 'ddp' or 'fsdp'")
+        if self.tune.rank and self.parallel == "fsdp":
+            raise ValueError("LoRA (tune.rank) keeps the model in every process; use --parallel ddp")
+        if self.tune.rank and self.optim.ema:
+            raise ValueError(
+                "optim.ema averages weights, and LoRA (tune.rank) moves products only; leave out one of them"
+            )
         for name in ("duration", "evaluate_every", "checkpoint_every", "keep_every"):
             length = Duration.parse(getattr(self, name), name)
             if name == "duration" and not length.amount:
@@ -170,7 +186,13 @@ class Distil:
 
 @dataclass(frozen=True)
 class ClassifierRun(PictureRun):
-    """One training run of a classifier, from data to weights."""
+    """One training run of a classifier, from data to weights.
+
+    >>> from dataclasses import replace
+    >>> run = ClassifierRun(duration="3 epochs")
+    >>> replace(run, batch=64).batch, run.data.name
+    (64, 'digits')
+    """
 
     kind: ClassVar[str] = "classifier"
 
@@ -239,7 +261,11 @@ class Critical:
 
 @dataclass(frozen=True)
 class CaptionerRun(PictureRun):
-    """One training run of a captioner, from pictures and what people said of them to weights."""
+    """One training run of a captioner, from pictures and what people said of them to weights.
+
+    >>> CaptionerRun(duration="3 epochs").kind
+    'captioner'
+    """
 
     kind: ClassVar[str] = "captioner"
 
@@ -299,7 +325,11 @@ class Subwords:
 
 @dataclass(frozen=True)
 class TranslatorRun(Run):
-    """One training run of a translator, from sentences in two languages to weights."""
+    """One training run of a translator, from sentences in two languages to weights.
+
+    >>> TranslatorRun().beam
+    5
+    """
 
     kind: ClassVar[str] = "translator"
 
@@ -381,7 +411,11 @@ class Duration:
 
 @dataclass(frozen=True)
 class Plan:
-    """A run's durations in steps, and what they were converted by. Kept, so that a run that goes on is the same run."""
+    """A run's durations in steps, and what they were converted by. Kept, so that a run that goes on is the same run.
+
+    >>> Plan(steps=100, evaluate_every=10, checkpoint_every=10, epoch_size=1000).keep_every
+    0
+    """
 
     steps: int
     evaluate_every: int

@@ -1,6 +1,6 @@
 """Where a model begins: another one's encoder is found, a run takes over its shape, a model its weights."""
 
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from pellucid.recipes import RECIPES
 from pellucid.runs import CaptionerRun, RunFolder
 from pellucid.runs.config import PictureRun
 from pellucid.runs.folder import is_run
+from pellucid.training.fitting import Told
 
 
 def find_start(source: str, own: ViTConfig, **said: Any) -> ViT:
@@ -44,8 +45,13 @@ def find_start(source: str, own: ViTConfig, **said: Any) -> ViT:
     return read_encoder(path, own, **said)
 
 
-def begin(run: Any, folder: RunFolder | None, module: nn.Module | None = None) -> tuple[Any, ViT | None]:
-    """The run as what it begins with makes it, and that; None for a run that goes on, or that begins with nothing."""
+def begin(
+    run: Any, folder: RunFolder | None, module: nn.Module | None = None, told: Told = None
+) -> tuple[Any, ViT | None]:
+    """The run as what it begins with makes it, and that; None for a run that goes on, or that begins with nothing.
+
+    told: the fields that were asked for; unless given, those in which the run differs from its recipe.
+    """
     if not isinstance(run, PictureRun) or run.start is None:
         return run, None
     if module is not None:
@@ -54,26 +60,29 @@ def begin(run: Any, folder: RunFolder | None, module: nn.Module | None = None) -
         )
     if folder is not None and any(folder.checkpoints.states()):
         return run, None
-    return adopt(run)
+    return adopt(run, told)
 
 
-def adopt(run: Any) -> tuple[Any, ViT]:
+def adopt(run: Any, told: Told = None) -> tuple[Any, ViT]:
     """The run with the shape and the normalisation of what its model begins as, and that model.
 
-    What was asked for otherwise than the recipe says, and the source hasn't, is an error.
+    What was asked for, and the source hasn't, is an error.
     """
     captions = isinstance(run, CaptionerRun)
     own: ViTConfig = run.model.encoder if captions else run.model
-    usual = _usual(run)
-    said = {name: getattr(own, name) for name in ("heads", "image") if getattr(own, name) != getattr(usual, name)}
-    source = find_start(run.start, own, **said)
+    usual, prefix = _usual(run), "model.encoder" if captions else "model"
+    asked = {
+        field.name
+        for field in fields(ViTConfig)
+        if getattr(own, field.name) != getattr(usual, field.name) or f"{prefix}.{field.name}" in (told or ())
+    }
+    source = find_start(run.start, own, **{name: getattr(own, name) for name in ("heads", "image") if name in asked})
     theirs = source.config
     for name in SHAPE:
-        asked = getattr(own, name)
-        if asked not in (getattr(usual, name), getattr(theirs, name)) and name != "layer_scale":
-            field = f"model.encoder.{name}" if captions else f"model.{name}"
-            raise ValueError(f"{field} is {asked!r}, and {run.start} has {getattr(theirs, name)!r}; leave it out")
-    if not captions and own.pooling == usual.pooling and theirs.pooling != "none":
+        if name in asked and getattr(own, name) != getattr(theirs, name) and name != "layer_scale":
+            said, known = getattr(own, name), getattr(theirs, name)
+            raise ValueError(f"{prefix}.{name} is {said!r}, and {run.start} has {known!r}; leave it out")
+    if not captions and "pooling" not in asked and theirs.pooling != "none":
         own = replace(own, pooling=theirs.pooling)
     config = adopt_config(own, theirs)
     if captions:

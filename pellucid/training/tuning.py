@@ -27,7 +27,6 @@ def prepare(model: nn.Module, run: Run) -> None:
     """Freeze what a run says should stay as it is, and put LoRA's products where it says."""
     tune = run.tune
     if tune.rank:
-        _check_can_adapt(run)
         for name, parameter in model.named_parameters():
             parameter.requires_grad_(not in_body(model, name))
         _adapt(model, tune, run.seed)
@@ -79,13 +78,6 @@ def count_trained(model: nn.Module) -> tuple[int, int]:
     """How many numbers training moves, and how many the model has when it is kept."""
     trained = sum(p.nelement() for p in model.parameters() if p.requires_grad)
     return trained, sum(p.nelement() for name, p in model.named_parameters() if PRODUCT not in name)
-
-
-def _check_can_adapt(run: Run) -> None:
-    if run.parallel == "fsdp":
-        raise ValueError("LoRA (tune.rank) keeps the model in every process; use --parallel ddp")
-    if run.optim.ema:
-        raise ValueError("optim.ema averages weights, and LoRA (tune.rank) only moves products; leave one of them out")
 
 
 def _adapt(model: nn.Module, tune: Tune, seed: int) -> None:
