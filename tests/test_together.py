@@ -1,8 +1,11 @@
 """Predicting, captioning and evaluating in two processes: one result, the same as one process's."""
 
 import contextlib
+import csv
+import io
 import json
 import os
+import tarfile
 
 import numpy as np
 import pytest
@@ -115,3 +118,33 @@ def test_work_is_shared_in_order():
     assert (found, asked) == ([10, 11, 12, 13, 14], [2])
     assert list(Processes().share_work([], lambda part: part)) == []
     assert torch.arange(3).tolist() == list(Processes().share_work(range(3), lambda part: part))
+
+
+def test_answers_about_shards_as_parquet(place, capsys):
+    parquet = pytest.importorskip("pyarrow.parquet")
+    with tarfile.open(place / "shard.tar", "w") as tar:
+        for i, path in enumerate(sorted((place / "ext").rglob("*.png"))):
+            tar.add(path, f"{i:03}.png")
+            label = tarfile.TarInfo(f"{i:03}.cls")
+            label.size = 1
+            tar.addfile(label, io.BytesIO(b"1"))
+    words = ("predict", "run", "wds:shard.tar", "--top", 2, "--batch", 4)
+    alone(place, capsys, *words, "--out", "shard.csv")
+    alone(place, capsys, *words, "--out", "shard.parquet")
+    rows = list(csv.reader((place / "shard.csv").read_text().splitlines()))
+    table = parquet.read_table(place / "shard.parquet")
+    assert table.column_names == rows[0] == ["image", "label", "probability", "label_2", "probability_2"]
+    assert table.num_rows == len(rows) - 1 == 30
+    assert [[row["image"], row["label"], f"{row['probability']:.6f}"] for row in table.to_pylist()] == [
+        row[:3] for row in rows[1:]
+    ]
+    assert not list(place.glob("shard.parquet.part*"))
+    lines = (place / "shard.csv").read_bytes().splitlines(keepends=True)
+    (place / "half.parquet.part.csv").write_bytes(b"".join(lines[:11]))  # what a killed process leaves
+    told = alone(place, capsys, *words, "--out", "half.parquet")
+    assert "10 of the 30 pictures already" in told
+    assert parquet.read_table(place / "half.parquet").to_pylist() == table.to_pylist()
+    assert "30 of the 30" in alone(place, capsys, *words, "--out", "half.parquet")
+    assert parquet.read_table(place / "half.parquet").to_pylist() == table.to_pylist()
+    folder = json.loads(alone(place, capsys, "predict", "run", "ext/ant", "--json"))
+    assert [answer["predictions"][0]["label"] for answer in folder] == [row[1] for row in rows[1:16]]

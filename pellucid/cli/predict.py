@@ -11,8 +11,9 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from pellucid.cli.answers import AnswersFile, describe
-from pellucid.cli.pictures import check_all_read, find_pictures, read_pictures
+from pellucid.cli.pictures import check_all_read, find_images, name_of, read_pictures
 from pellucid.cli.verbs import PredictOptions
+from pellucid.data.decoding import Item
 from pellucid.devices import pick_device
 from pellucid.processes import Processes, joined
 from pellucid.ready import ReadyClassifier, load_classifier
@@ -28,7 +29,7 @@ def predict(options: PredictOptions) -> None:
             raise ValueError(f"{name} is {value}; expected one or more")
     if options.json and options.out:
         raise ValueError("--json prints what --out writes; give one of the two")
-    paths = find_pictures(options.images)
+    paths = find_images(options.images)
     device = pick_device(options.device)
     model = load_classifier(options.model, device)
     with joined(device) as processes:
@@ -38,7 +39,7 @@ def predict(options: PredictOptions) -> None:
             _print(options, model, paths, processes)
 
 
-def _print(options: PredictOptions, model: ReadyClassifier, paths: Sequence[Path], processes: Processes) -> None:
+def _print(options: PredictOptions, model: ReadyClassifier, paths: Sequence[Path | Item], processes: Processes) -> None:
     listed = []
     for answers, complaints in _answer_all(model, paths, options, processes):
         for complaint in complaints if processes.first else ():
@@ -53,15 +54,15 @@ def _print(options: PredictOptions, model: ReadyClassifier, paths: Sequence[Path
 
 
 def _write(
-    options: PredictOptions, model: ReadyClassifier, paths: Sequence[Path], out: Path, processes: Processes
+    options: PredictOptions, model: ReadyClassifier, paths: Sequence[Path | Item], out: Path, processes: Processes
 ) -> None:
     """All answers into a file, but for those that it has; unreadable pictures are named when the others are done.
 
     The first process alone reads and writes the file; the others are told what is left.
     """
-    paths = list(dict.fromkeys(paths))
+    paths = list({name_of(path): path for path in paths}.values())
     file = AnswersFile(out, min(options.top, len(model.labels))) if processes.first else None
-    answered = [str(path) in file.answered for path in paths] if file else []
+    answered = [name_of(path) in file.answered for path in paths] if file else []
     left = [
         path for path, done in zip(paths, json.loads(processes.share(json.dumps(answered))), strict=True) if not done
     ]
@@ -86,17 +87,17 @@ def _write(
 
 
 def _answer_all(
-    model: ReadyClassifier, paths: Sequence[Path], options: PredictOptions, processes: Processes
+    model: ReadyClassifier, paths: Sequence[Path | Item], options: PredictOptions, processes: Processes
 ) -> Iterator[tuple[list[tuple[str, list[Prediction]]], list[str]]]:
     """Batch by batch, the answers and what is said of pictures that can't be read; each process does its share."""
     parts = [paths[start : start + options.batch] for start in range(0, len(paths), options.batch)]
     alone = len(paths) == 1 and not options.out  # then what is wrong with it is all that there is to say
 
-    def answer(part: Sequence[Path]) -> tuple[list[tuple[str, list[Prediction]]], list[str]]:
+    def answer(part: Sequence[Path | Item]) -> tuple[list[tuple[str, list[Prediction]]], list[str]]:
         complaints: list[str] = []
         read = next(read_pictures(part, model, len(part), None if alone else complaints.append), [])
         best = model.predict([each.pixels for each in read], options.top, options.views) if read else []
-        return [(str(each.path), its) for each, its in zip(read, best, strict=True)], complaints
+        return [(name_of(each.path), its) for each, its in zip(read, best, strict=True)], complaints
 
     return processes.share_work(parts, answer)
 
