@@ -1,6 +1,5 @@
 """pellucid sweep: a recipe trained many times, and a table of what came of it."""
 
-import json
 import math
 from collections.abc import Sequence
 from pathlib import Path
@@ -8,7 +7,7 @@ from typing import Any
 
 from pellucid.cli.train import change_recipe, name_told
 from pellucid.cli.verbs import SweepOptions, TrainOptions
-from pellucid.config import to_json
+from pellucid.config import parse_json, to_json
 from pellucid.training.sweep import REPEATS, Range, Trial, spell, summarise_repeats
 from pellucid.training.sweep import sweep as run_all
 
@@ -59,7 +58,7 @@ def read_value(word: str) -> Any:
     if (span := Range.parse(word)) is not None:
         return span
     try:
-        return json.loads(word)
+        return parse_json(word, word)
     except ValueError:
         return word
 

@@ -241,9 +241,10 @@ class AttendOptions:
     """
 
     model: Positional[str]
-    """A run's folder, a saved folder, or the name of a shipped model; a classifier or a captioner."""
+    """A run's folder, a saved folder, or the name of a shipped model."""
     images: Positional[tuple[str, ...]]
-    """Pictures (PNG, JPEG, WebP, GIF, BMP, TIFF, PPM, AVIF), folders of them, or patterns such as 'photos/*.jpg'."""
+    """Pictures (PNG, JPEG, WebP, GIF, BMP, TIFF, PPM, AVIF), folders of them, or patterns such as 'photos/*.jpg'; of a
+    translator sentences, each in quotes."""
     out: Path = Path("report.html")
     """The page, one self-contained file."""
     method: tuple[Literal["raw", "rollout", "flow", "gradient", "input-gradient", "random"], ...] = (

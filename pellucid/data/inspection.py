@@ -23,7 +23,12 @@ MOST_CLASSES = 20  # told one by one
 
 @dataclass(frozen=True)
 class Inspection:
-    """What was found. `counts`: images of each class, by split; `mean` and `std`: of the training images, 0…1."""
+    """What was found. `counts`: images of each class, by split; `mean` and `std`: of the training images, 0…1.
+
+    >>> found = inspect_images(DataConfig("digits"))
+    >>> found.shape, sum(found.counts["train"]), found.problems
+    ((1, 8, 8), 1437, ())
+    """
 
     source: str
     format: str

@@ -102,6 +102,15 @@ class LazyImageSet:
     read does not depend on the number of threads or processes.
 
     threads: that decode; by default as many as there are cores. processes: that do it instead.
+
+    >>> class White:
+    ...     name = "white"
+    ...     def decode(self, size, channels, view=None):
+    ...         return torch.full((channels, *size), 255, dtype=torch.uint8)
+    >>> images = LazyImageSet([White()], torch.tensor([0]), ("white",), (8, 8))
+    >>> pixels, label = images[0]
+    >>> pixels.shape, images.classes[label]
+    (torch.Size([3, 8, 8]), 'white')
     """
 
     def __init__(

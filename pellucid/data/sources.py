@@ -32,7 +32,11 @@ PREFIXES = {"folder": "PATH", "csv": "TABLE", "wds": "SHARDS", "hf": "NAME"}
 
 @dataclass(frozen=True)
 class DataConfig:
-    """Which images, and how they are brought in."""
+    """Which images, and how they are brought in.
+
+    >>> DataConfig("folder:pictures", size=(64, 64)).name
+    'folder:pictures'
+    """
 
     name: str = "digits"
     """digits, cifar10, cifar100, mnist, fashion_mnist, folder:PATH, csv:TABLE, wds:SHARDS or hf:NAME."""
@@ -68,7 +72,12 @@ class DataConfig:
 
 @dataclass(frozen=True, eq=False)
 class Splits:
-    """The images to train, to choose, and to test with. held_out: what a run keeps to know them again."""
+    """The images to train, to choose, and to test with. held_out: what a run keeps to know them again.
+
+    >>> splits = load_images(DataConfig("digits"))
+    >>> len(splits.train), len(splits.test), splits.train.classes[:3]
+    (1437, 360, ('0', '1', '2'))
+    """
 
     train: Images
     validation: Images | None = None

@@ -24,6 +24,12 @@ class ClassificationReport:
     """What a model said of labelled images. Shares, not percent.
 
     probabilities (n classes), labels (n); seconds: of the forward passes, data included; names: of the classes.
+
+    >>> import torch
+    >>> answers = torch.tensor([[0.9, 0.1], [0.2, 0.8], [0.6, 0.4]])
+    >>> report = ClassificationReport(answers, torch.tensor([0, 1, 1]), loss=0.5, seconds=1.0)
+    >>> round(report.top1, 3), report.confusion.tolist()
+    (0.667, [[1, 0], [1, 1]])
     """
 
     probabilities: Float[Tensor, "n classes"]
@@ -136,6 +142,15 @@ def evaluate_classifier(
 
     Labels (n classes) say of each class whether it is true; then each has a probability of its own. temperature, views:
     as `ask` takes them.
+
+    >>> import torch
+    >>> from torch import nn
+    >>> from pellucid.data import ImageSet
+    >>> from pellucid.data.augment import Normalise
+    >>> images = ImageSet(torch.zeros(4, 3, 8, 8, dtype=torch.uint8), torch.tensor([0, 1, 0, 1]), ("dark", "light"))
+    >>> model = nn.Sequential(nn.Flatten(), nn.Linear(3 * 8 * 8, 2))
+    >>> evaluate_classifier(model, images, Normalise((0.5,) * 3, (0.5,) * 3)).top1
+    0.5
     """
     truth: Tensor = images.labels if labels is None else labels
     indices = torch.arange(share[0], len(images), share[1])

@@ -14,6 +14,10 @@ class FeedForward(nn.Module):
     """inner → activation → outer. SwiGLU (Shazeer 2020) multiplies the inner layer by a SiLU gate of its own.
 
     "quick_gelu" is x·σ(1.702·x), with which OpenAI trained CLIP.
+
+    >>> import torch
+    >>> FeedForward(8, 32)(torch.zeros(1, 3, 8)).shape
+    torch.Size([1, 3, 8])
     """
 
     def __init__(

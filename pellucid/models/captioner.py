@@ -21,7 +21,12 @@ SequencePositions = Literal["sinusoidal", "learned", "rotary"]
 
 @dataclass(frozen=True)
 class CaptionerConfig:
-    """What a captioner is made of. The decoder is as wide as the encoder."""
+    """What a captioner is made of. The decoder is as wide as the encoder.
+
+    >>> config = CaptionerConfig(vocabulary=100, layers=2)
+    >>> config.layers, config.encoder.pooling
+    (2, 'none')
+    """
 
     vocabulary: int = 6
     """How many tokens there are to say, the special ones included."""

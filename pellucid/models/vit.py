@@ -36,7 +36,12 @@ Positions = Literal["learned", "sinusoidal", "rotary", "none"]
 
 @dataclass(frozen=True)
 class ViTConfig:
-    """What a vision transformer is made of, what it calls its answers and how it wants its pixels."""
+    """What a vision transformer is made of, what it calls its answers and how it wants its pixels.
+
+    >>> config = ViTConfig(image=(64, 64), patch=(8, 8), classes=2)
+    >>> config.width, config.heads, config.pooling
+    (256, 8, 'class')
+    """
 
     classes: int = 10
     """How many answers there are."""

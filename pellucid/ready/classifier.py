@@ -30,7 +30,11 @@ from pellucid.runs import ClassifierRun, Run, RunFolder
 
 
 class Prediction(NamedTuple):
-    """One class, and how probable it is to the model."""
+    """One class, and how probable it is to the model.
+
+    >>> Prediction("cat", 0.9).label
+    'cat'
+    """
 
     label: str
     probability: float

@@ -29,7 +29,12 @@ UNFINISHED = ("*.part", ".tmp*")  # the last are files that safetensors had not 
 
 
 class Checkpoint(NamedTuple):
-    """Weights that a run has kept, and the step they are of."""
+    """Weights that a run has kept, and the step they are of.
+
+    >>> from pathlib import Path
+    >>> Checkpoint(100, Path("runs/mine/checkpoints/last.safetensors")).step
+    100
+    """
 
     step: int
     path: Path
@@ -63,7 +68,12 @@ class Facts:
 
 
 class Checkpoints:
-    """A run's checkpoints, by what they are for."""
+    """A run's checkpoints, by what they are for.
+
+    >>> from pathlib import Path
+    >>> Checkpoints(Path("nowhere")).listing()
+    []
+    """
 
     def __init__(self, folder: Path):
         self.folder = folder

@@ -24,7 +24,11 @@ Balance = Literal["none", "weights", "sampling"]
 
 @dataclass(frozen=True)
 class Optim:
-    """How gradients become steps."""
+    """How gradients become steps.
+
+    >>> Optim("muon", lr=0.002).schedule
+    'cosine'
+    """
 
     name: Rule = "adamw"
     """Muon moves the blocks' matrices by orthogonalised momentum, and everything else by AdamW."""
@@ -74,7 +78,13 @@ class Optim:
 
 @dataclass(frozen=True)
 class Run:
-    """What the engine itself reads: how and how long, whatever the task is."""
+    """What the engine itself reads: how and how long, whatever the task is.
+
+    >>> import pellucid
+    >>> run = pellucid.recipe("vit_digits")
+    >>> isinstance(run, Run), run.kind, run.seed
+    (True, 'classifier', 0)
+    """
 
     kind: ClassVar[str] = ""
 
@@ -176,7 +186,13 @@ class Distil:
 
 @dataclass(frozen=True)
 class ClassifierRun(PictureRun):
-    """One training run of a classifier, from data to weights."""
+    """One training run of a classifier, from data to weights.
+
+    >>> from dataclasses import replace
+    >>> run = ClassifierRun(duration="3 epochs")
+    >>> replace(run, batch=64).batch, run.data.name
+    (64, 'digits')
+    """
 
     kind: ClassVar[str] = "classifier"
 
@@ -245,7 +261,11 @@ class Critical:
 
 @dataclass(frozen=True)
 class CaptionerRun(PictureRun):
-    """One training run of a captioner, from pictures and what people said of them to weights."""
+    """One training run of a captioner, from pictures and what people said of them to weights.
+
+    >>> CaptionerRun(duration="3 epochs").kind
+    'captioner'
+    """
 
     kind: ClassVar[str] = "captioner"
 
@@ -305,7 +325,11 @@ class Subwords:
 
 @dataclass(frozen=True)
 class TranslatorRun(Run):
-    """One training run of a translator, from sentences in two languages to weights."""
+    """One training run of a translator, from sentences in two languages to weights.
+
+    >>> TranslatorRun().beam
+    5
+    """
 
     kind: ClassVar[str] = "translator"
 
@@ -389,7 +413,11 @@ class Duration:
 
 @dataclass(frozen=True)
 class Plan:
-    """A run's durations in steps, and what they were converted by. Kept, so that a run that goes on is the same run."""
+    """A run's durations in steps, and what they were converted by. Kept, so that a run that goes on is the same run.
+
+    >>> Plan(steps=100, evaluate_every=10, checkpoint_every=10, epoch_size=1000).keep_every
+    0
+    """
 
     steps: int
     evaluate_every: int

@@ -33,7 +33,11 @@ log = logging.getLogger("pellucid")
 
 
 class RunFolder:
-    """Where a run keeps what it does."""
+    """Where a run keeps what it does.
+
+    >>> RunFolder("runs/mine").path.name
+    'mine'
+    """
 
     def __init__(self, path: str | Path):
         self.path = Path(path)

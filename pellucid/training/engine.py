@@ -62,7 +62,12 @@ class Observers(Observer):
 
 
 class Stopped(Exception):
-    """A signal asked the run to stop; its state is saved."""
+    """A signal asked the run to stop; its state is saved.
+
+    >>> from pellucid.training import Stopped
+    >>> print(Stopped(12, 2))
+    stopped after step 12
+    """
 
     def __init__(self, step: int, number: int):
         super().__init__(f"stopped after step {step}" if step else "stopped before the first step")
@@ -77,6 +82,11 @@ class Result:
     model: a `ReadyClassifier` or a `ReadyCaptioner`, with the best weights if a folder keeps them, else the last.
     kept: the figures of those weights, and their step; evaluated: on what, as "60 validation images".
     planned: how many steps there would have been without the end of patience.
+
+    >>> import pellucid
+    >>> result = pellucid.train("vit_digits", duration="2 steps", progress=False)
+    >>> result.steps, result.images, result.folder
+    (2, 256, None)
     """
 
     steps: int
@@ -94,7 +104,12 @@ class Result:
 
 
 class Engine:
-    """Trains one task as one run says. Without a folder nothing is written and nothing can be resumed."""
+    """Trains one task as one run says. Without a folder nothing is written and nothing can be resumed.
+
+    >>> from pellucid.training.reverse import reverse
+    >>> reverse(steps=2, seed=0, observer=None).tested  # two steps of the engine, then sequences that it has not seen
+    2000
+    """
 
     def __init__(
         self,

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from pellucid.config import parse_json
 from pellucid.data.sources import list_images
 from pellucid.devices import memory_of
 from pellucid.processes import Processes
@@ -192,7 +193,9 @@ def settle_task(
         fitted = fit_parts(run, told, outlook, task.batch // (run.accumulate * processes.world), device)
     except ValueError as error:
         problem = str(error)
-    parts, problem = json.loads(processes.share(json.dumps([fitted.accumulate, problem])))
+    parts, problem = parse_json(
+        processes.share(json.dumps([fitted.accumulate, problem])), "what the first process says"
+    )
     if problem:
         raise ValueError(problem)
     if parts == run.accumulate:

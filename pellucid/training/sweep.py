@@ -11,7 +11,7 @@ from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
-from pellucid.config import override
+from pellucid.config import override, parse_json
 from pellucid.recipes import recipe
 from pellucid.runs import AnyRun, RunFolder
 from pellucid.runs.checkpoints import read_facts, read_state_facts
@@ -164,7 +164,7 @@ def summarise_repeats(trials: Sequence[Trial]) -> list[tuple[dict[str, Any], flo
     rows = []
     for key, members in groups.items():
         scores = [trial.best for trial in members]
-        rows.append((json.loads(key), mean(scores), stdev(scores) if len(scores) > 1 else 0.0, len(scores)))
+        rows.append((parse_json(key, "a trial"), mean(scores), stdev(scores) if len(scores) > 1 else 0.0, len(scores)))
     return sorted(rows, key=lambda row: row[1], reverse=True)
 
 

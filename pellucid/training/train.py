@@ -108,6 +108,12 @@ def train_run(
 
     told: the fields that were asked for, where the others may be fitted to the data and the machine.
     longer: of a run that goes on, its new duration.
+
+    >>> from dataclasses import replace
+    >>> import pellucid, torch
+    >>> run = replace(pellucid.recipe("vit_digits"), duration="2 steps")
+    >>> train_run(run, None, torch.device("cpu"), progress=False).steps
+    2
     """
     if folder is not None and longer is not None:
         run = prolong(folder, longer, processes or Processes())
@@ -244,7 +250,7 @@ class Trainer:
         return self._make_ready(fitted, task)
 
     def _settle(self, run: Any, splits: Any, make: Callable[[Any], Any]) -> tuple[Any, Any]:
-        """The run fitted to data and machine, and its task; what it will do is said."""
+        """The run fitted to data and machine, and its task as it begins; what it will do is said."""
 
         def begun(run: Any) -> Any:
             task = make(run)
