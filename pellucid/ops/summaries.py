@@ -145,6 +145,7 @@ def mean_distance(
             raise ValueError(f"axis {axis}: coordinates have shape {list(places.shape)}, expected [{n}, axes]")
     check_attention(q, k, mask=mask)
     start, end = queries_at.to(q.device).double(), keys_at.to(q.device).double()
+    start, end = start - (middle := end.mean(0)), end - middle  # far from zero near places are told apart no more
     scale, few = resolve_beta(beta, q.shape[-1]), keys_at.shape[1] <= tiled.MOST_AXES
     if (few or impl == "triton") and tiled.takes(impl, q, k, mask, scale, start, end):
         return tiled.mean_distance(q, k, start, end, mask, scale, causal)
