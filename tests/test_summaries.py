@@ -164,3 +164,12 @@ def test_8192_tokens_are_summarised_exactly_in_under_100_mb():
             continue
         assert found["error"] < 1e-5, name
         assert found["megabytes"] < 100, name
+
+
+def test_places_far_from_zero_are_told_apart():
+    """Where a map stands on earth, in metres, changes no distance; with more than 25 places products are used."""
+    q, k, v = qkv(1, 1, 30, 40)
+    at, asked = torch.rand(40, 2).double() + 1e7, torch.rand(30, 2).double() + 1e7
+    distances = (asked[:, None] - at).square().sum(-1).sqrt()
+    expected = (truth(q, k, v)[1] * distances).sum(-1)
+    assert_close(ops.mean_distance(q, k, at, queries_at=asked), expected, rtol=1e-12, atol=0)
