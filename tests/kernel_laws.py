@@ -16,9 +16,12 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from pellucid import ops
+from pellucid.explain.chains import gradient_weighted
 from pellucid.kernels.masked import attend_masked
 from pellucid.kernels.tiles import Launch, survey
+from pellucid.layers import EncoderBlock
 from pellucid.ops import masks, tiled
+from pellucid.watching import watch
 
 CUDA = torch.cuda.is_available()
 DEVICE = torch.device("cuda" if CUDA else "cpu")
@@ -262,6 +265,17 @@ def test_the_gated_rule_is_its_formula(kind, e):
         gate = tuple(here(out, v))
         found = tiled.apply_gated(*here(q, k, x), gate, on, -0.4, causal, transposed=transposed)
         assert error(found, ((rule.mT if transposed else rule) @ x.double()[..., None])[..., 0]) <= LIMIT
+
+
+def test_gradient_weighted_attention_goes_through_the_kernels(monkeypatch):
+    encoder = torch.nn.Sequential(EncoderBlock(32, 2, norm="pre"), EncoderBlock(32, 2, norm="pre")).to(DEVICE).eval()
+    with watch(encoder, gradients=True) as seen:
+        encoder(torch.randn(1, N_Q, 32, device=DEVICE))[:, 0].square().sum().backward()
+    found = gradient_weighted(seen.values(), 0)
+    monkeypatch.setattr(tiled, "takes", lambda *_: False)
+    exact = gradient_weighted(seen.values(), 0)
+    assert not torch.equal(found, exact)  # or no kernel ran
+    assert error(found, exact.cpu().double()) <= LIMIT
 
 
 def test_rollout_goes_through_the_kernels():
