@@ -308,6 +308,20 @@ def test_a_mask_is_surveyed_once_until_it_is_written_to():
     assert (ops.column_mass(q, k, mask, impl="triton")[..., 16:] == 0).all()
 
 
+def test_attend_takes_a_mask_by_its_kernel_if_asked_to():
+    q, k, v = here(*qkv(1, 2, N_Q, N_K, d=16, e=16, g=1, dtype=torch.float32))
+    mask = masks.window(N_Q, N_K, radius=3, device=DEVICE)
+    found = ops.attend(q, k, v, mask, impl="triton")
+    assert torch.equal(found, attend_masked(q, k, v, mask, 0.25, False)[0])
+    for wrong in ({"dropout": 0.1}, {"beta": math.inf}):
+        with pytest.raises(
+            ValueError, match=r"^impl='triton' needs CUDA tensors in float32 or less, .*; use impl='fused'$"
+        ):
+            ops.attend(q, k, v, mask, impl="triton", **wrong)
+    with pytest.raises(ValueError, match="gives gradients only"):
+        ops.attend(q, k, v.clone().requires_grad_(), mask, impl="triton")
+
+
 def test_what_is_hidden_is_not_read():
     """NaN under the mask, a whole tile of it, touches nothing."""
     q, k, v = here(*qkv(1, 1, N_Q, N_K, d=16, e=16, dtype=torch.float32))

@@ -64,6 +64,14 @@ def _why_not(q: Tensor, k: Tensor, mask: Tensor | Rule | None, beta: float, othe
     return None
 
 
+def attend(q: Tensor, k: Tensor, v: Tensor, mask: Taken, beta: float, causal: bool) -> Float[Tensor, "b h q e"]:
+    """Attention that reads only what the mask shows; v is up to WIDEST_HEAD wide."""
+    from pellucid.kernels.masked import attend_masked
+
+    with _on(q):
+        return attend_masked(q, k, v, mask, beta, causal)[0]
+
+
 def total_rows(q: Tensor, k: Tensor, mask: Taken, beta: float, causal: bool) -> Totals:
     """What every other pass needs to know of the rows."""
     from pellucid.kernels.row_sums import sum_rows
