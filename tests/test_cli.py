@@ -258,7 +258,7 @@ def test_demo_shows_its_drawings_to_the_shipped_model(monkeypatch, capsys, tmp_p
     lines = capsys.readouterr().out.splitlines()[-2:]
     for name, line in zip(SHOWN, lines, strict=True):
         assert re.fullmatch(rf"{tmp_path / name}(  [a-j] \d+\.\d %){{3}}", line)
-    told = story.sections[0].sentences
+    told = [part for part in story.sections[0].parts if isinstance(part, str)]
     for name, line in zip(SHOWN, told, strict=True):
         assert re.fullmatch(rf"{name} is [a-j] to it, with \d+\.\d%\.", line)
     assert [seen.answers[0][0] for seen in story.traces] == [line.split()[2] for line in told]
@@ -277,7 +277,7 @@ def test_demo_judges_what_is_said(monkeypatch, capsys, tmp_path):
     assert judges(DemoOptions(out=tmp_path), story) == 0
     heard = [claim for claim in result.claims if claim.heard]
     assert heard
-    told = story.sections[0].sentences
+    told = story.sections[0].parts
     for claim, sentence in zip(heard, told, strict=False):
         assert sentence == f"“{claim.statement}” False. {claim.counter_example}"
     assert re.fullmatch(rf"{len(result.claims)} claims: .*; with sliders: {tmp_path / 'lab.html'}", told[-1])

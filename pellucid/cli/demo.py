@@ -44,7 +44,7 @@ class Story:
 
     def begin(self, heading: str) -> None:
         print(f"\n{heading}" if self.sections else heading)
-        self.sections.append(Section(heading, ()))
+        self.sections.append(Section(heading))
 
     def say(self, sentence: str) -> None:
         """Print the sentence, and keep it for the page."""
@@ -54,7 +54,7 @@ class Story:
     def show(self, sentence: str, *pictures: Path) -> None:
         """Keep it for the page alone, pictures under it: the terminal has been told where they lie."""
         last = self.sections[-1]
-        self.sections[-1] = replace(last, sentences=(*last.sentences, sentence), pictures=(*last.pictures, *pictures))
+        self.sections[-1] = replace(last, parts=(*last.parts, sentence, *pictures))
 
 
 def demo(options: DemoOptions) -> int:
