@@ -4,13 +4,17 @@ BIN := .venv/bin
 
 .PHONY: setup browser check quick test fuzz mutate spice kills demo bench docs wheel lock sbom clean
 
-setup: .venv/ready
+setup: .venv/ready .venv/node/ready
 
 .venv/ready: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 		|| { echo "pellucid needs Python 3.11 or newer: make PYTHON=/path/to/python3.11"; exit 2; }
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	@touch $@
+
+.venv/node/ready: .venv/ready tests/node/package-lock.json
+	$(BIN)/python tests/pages.py --fetch
 	@touch $@
 
 browser: setup # Chromium for the tests in a browser; `test` asks for it once
@@ -24,6 +28,7 @@ check: setup
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/pyright
+	$(BIN)/python tests/pages.py
 	$(BIN)/lint-imports
 	$(BIN)/python benchmarks/tables.py --check
 

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pages import AXE
 
 NAMES = ("chromium", "chromium-browser", "google-chrome")  # what distributions call it
 QUIETLY = (
@@ -141,6 +142,15 @@ def serving(folder: Path, policy: str = POLICY) -> Iterator[str]:
         server.shutdown()
         server.server_close()
         thread.join()
+
+
+def axe_violations(page: Any) -> list[str]:
+    """What axe finds on the page, a line each: the rule, how many, the first of them."""
+    if not AXE.exists():
+        pytest.skip("axe is not here (make setup brings it)")
+    page.evaluate(AXE.read_text(encoding="utf-8"))
+    found = page.evaluate("axe.run().then((result) => result.violations)")
+    return [f"{each['id']} ×{len(each['nodes'])}: {each['nodes'][0]['html'][:200]}" for each in found]
 
 
 def keep(page: Any, name: str, tmp_path: Path, **how: Any) -> Path:

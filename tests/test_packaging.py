@@ -129,16 +129,16 @@ from pellucid.data import DataConfig, load_images
 assert load_images(DataConfig("hf:table")).train.classes == ("cat", "dog")
 """,
     "jpeg": """
-import io
+import numpy as np
 from PIL import Image
 from pellucid.data import jpeg
-buffer = io.BytesIO()
-Image.effect_noise((32, 32), 64).convert("RGB").save(buffer, "JPEG")
-assert jpeg.simplejpeg.decode_jpeg(buffer.getvalue()).shape == (32, 32, 3)
+flower = Path(pellucid.__file__).parent / "cli" / "samples" / "flower.jpg"
+with Image.open(flower) as image:
+    assert (jpeg.decode_plain(image, 3) == np.array(image)).all()
 """,
     "translation": """
 from pellucid.evaluation.translation import bleu
-assert bleu(["the cat sat on the mat ."], ["the cat sat on the mat ."]) > 99
+assert bleu(["a man rides a horse"], ["a man rides a horse"]) > 99
 """,
     "flow": 'assert main(["attend", "vit-cifar10", ship, "--method", "flow"]) == 0',
     "tensorboard": """

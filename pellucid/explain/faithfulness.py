@@ -56,19 +56,17 @@ class Faithfulness:
     True
     """
 
-    methods: tuple[Method, ...]
+    methods: tuple[str, ...]
     deletion: Float[Tensor, "methods n points"]
     insertion: Float[Tensor, "methods n points"]
 
-    def area(
-        self, which: Literal["deletion", "insertion"], method: Method, *, beside: Method | None = None
-    ) -> Interval:
+    def area(self, which: Literal["deletion", "insertion"], method: str, *, beside: str | None = None) -> Interval:
         """The area under the curve, or how much larger it is than that of another method on the same images."""
         areas = areas_under(self.deletion if which == "deletion" else self.insertion)
         area = areas[self._index(method)]
         return bootstrap_mean(area if beside is None else area - areas[self._index(beside)])
 
-    def _index(self, method: Method) -> int:
+    def _index(self, method: str) -> int:
         if method not in self.methods:
             raise ValueError(f"method is {method!r}; expected one of {', '.join(self.methods)}")
         return self.methods.index(method)

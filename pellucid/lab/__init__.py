@@ -13,9 +13,10 @@ from pellucid.lab.panels import draw_panels
 
 # In an order that teaches: from one softmax to trained models.
 ROOMS = (
-    "shapes", "temperature", "keys", "choices", "graph", "masks", "leaking", "order", "sinusoids", "built",
-    "convolution", "multihead", "packed", "norms", "depth", "testing", "curve", "precision", "cost", "itself",
-    "heads", "interpolation",
+    "shapes", "temperature", "keys", "choices", "graph", "masks", "leaking", "order", "sinusoids", "embedding", "built",
+    "convolution", "multihead", "packed", "norms", "depth", "warmup", "testing", "curve", "precision", "cost",
+    "sequential", "sizes", "field", "rotation", "itself", "heads", "interpolation",
+    "alignment", "searching",
 )  # fmt: skip
 EXPERIMENTS: dict[str, Experiment] = {
     each.name: each

@@ -44,6 +44,7 @@ class Checkpoint(NamedTuple):
 class Facts:
     """Where a run stands. seconds: of training so far; best: its best score; figures: of its last evaluation.
 
+    stale: evaluations since the best one.
     files, checksums: of a checkpoint in parts, by name; their sizes are in bytes.
     """
 
@@ -53,6 +54,7 @@ class Facts:
     figures: dict[str, float] = field(default_factory=dict)
     files: dict[str, int] = field(default_factory=dict)
     checksums: dict[str, str] = field(default_factory=dict)
+    stale: int = 0
 
     def __post_init__(self) -> None:
         if whole_number(self.step) is None:
