@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: setup browser check quick test fuzz mutate spice kills demo bench lock sbom clean
+.PHONY: setup browser check quick test fuzz mutate spice kills demo bench docs wheel lock sbom clean
 
 setup: .venv/ready .venv/node/ready
 
@@ -65,6 +65,14 @@ bench: setup
 	$(BIN)/python benchmarks/claims.py
 	$(BIN)/python benchmarks/summaries.py
 
+docs: setup # the site, executed and strict; it opens from disk: .site/html/index.html
+	$(BIN)/python docs/site/build.py
+
+wheel: setup # what would be released, into dist/, and looked at
+	rm -rf dist
+	$(BIN)/python -m hatchling build --directory dist
+	$(BIN)/python -m twine check --strict dist/*
+
 lock: setup # the exact files that a release may install; asks the package index
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check uv
 	$(BIN)/uv pip compile pyproject.toml --extra all --universal --python-version 3.11 --constraint constraints.txt \
@@ -74,4 +82,4 @@ sbom: setup # what a release consists of, from the lock
 	$(BIN)/python release/sbom.py
 
 clean:
-	rm -rf .venv .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf .venv .site dist .pytest_cache .ruff_cache .hypothesis .import_linter_cache

@@ -85,16 +85,17 @@ def visit(chromium: Any) -> Iterator[Callable[..., Any]]:
     """Open an address as a person would: visit(url, width=…, height=…, dark=…, touch=…).
 
     When the test ends, no page has had an error, and none has asked anybody but its own origin. What others put into
-    a page may try: `others` are the beginnings of those addresses; they get no answer.
+    a page may try: `others` are the beginnings of those addresses; they get no answer. home: the folder of a page from
+    disk that consists of several files.
     """
     wrong: list[str] = []
     contexts = []
 
-    def opened(url: str, *, width=1280, height=900, dark=False, touch=False, others: tuple[str, ...] = ()) -> Any:
+    def opened(url: str, *, width=1280, height=900, dark=False, touch=False, others=(), home="") -> Any:
         size: Any = {"width": width, "height": height}
         context = chromium.new_context(viewport=size, color_scheme="dark" if dark else "light", has_touch=touch)
         contexts.append(context)
-        origin = url if url.startswith("file:") else "/".join(url.split("/")[:3]) + "/"
+        origin = home or (url if url.startswith("file:") else "/".join(url.split("/")[:3]) + "/")
 
         def asked(route: Any) -> None:
             if route.request.url.startswith((origin, *NOBODY)):

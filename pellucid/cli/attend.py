@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, cast
 import torch
 from matplotlib.figure import Figure
 
+from pellucid.cli.attend_sentences import attend_sentences
 from pellucid.cli.pictures import check_all_read, find_pictures, number_file, read_pictures
 from pellucid.cli.verbs import AttendOptions
 from pellucid.data.images import ImageSet
@@ -45,12 +46,11 @@ def attend(options: AttendOptions) -> None:
     """Watch a model look at every picture that can be read; the others get a sentence each, and exit code 2."""
     check_files(options)
     methods: list[Method] = [cast(Method, method.replace("-", " ")) for method in options.method]
-    paths = find_pictures(options.images)
     model = load(options.model, device=pick_device(options.device))
     if isinstance(model, ReadyTranslator):
-        raise ValueError(
-            f"{options.model} reads sentences: pellucid translate {options.model} … --figure alignment.png"
-        )
+        attend_sentences(options, model)
+        return
+    paths = find_pictures(options.images)
     check_kind(options, model)
     watched = [
         watch_picture(options, model, path, pixels, methods) for ((_, path, pixels),) in read_pictures(paths, model)
