@@ -81,6 +81,7 @@ export function makeBlock() {
     "a row of cells for each token, blue below zero and orange above, and the chosen token's numbers.";
   const buttons = h("div", { class: "pl-row" }, ...switches.map(({ element }) => element));
   const element = makeCard("A block, number by number", about, beta.element, row.element, buttons, readings.element, list);
+  element.classList.add("pl-whole");
 
   function change(changes) {
     Object.assign(how, changes);
@@ -88,7 +89,7 @@ export function makeBlock() {
     beta.tell(written(how.times));
     row.tell(TOKENS[token]);
     const steps = runBlock(weights, how);
-    if (!list.children.length) list.append(...steps.map(() => h("li", {}, h("b", {}), h("span", {}), h("small", {}), h("canvas", { role: "img" }), h("p", { class: "pl-number" }))));
+    if (!list.children.length) list.append(...steps.map(makeLine));
     steps.forEach((step, i) => tell(list.children[i], step, token));
     const [before, after] = [weights.x[token], steps[steps.length - 1].rows[token]];
     readings.update([
@@ -99,6 +100,11 @@ export function makeBlock() {
   }
   change({});
   return { element };
+}
+
+function makeLine() {
+  const canvas = h("canvas", { role: "img" });
+  return h("li", {}, h("b", {}), h("span", {}), h("small", {}), canvas, h("p", { class: "pl-number" }));
 }
 
 function tell(line, { name, equation, shape, rows }, token) {
