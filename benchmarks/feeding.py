@@ -59,7 +59,7 @@ def make_file(place: tuple[Path, int, int, int]) -> None:
     with Image.open(SAMPLES / ("china.jpg", "flower.jpg")[number % 2]) as image:
         wide = int(image.width * draw.uniform(0.75, 1))
         tall = min(image.height, int(wide * height / width))
-        left, top = draw.integers(image.width - wide + 1), draw.integers(image.height - tall + 1)
+        left, top = int(draw.integers(image.width - wide + 1)), int(draw.integers(image.height - tall + 1))
         part = image.crop((left, top, left + wide, top + tall)).resize((width, height), Image.Resampling.BICUBIC)
     path.parent.mkdir(parents=True, exist_ok=True)
     part.save(path, quality=90)
@@ -100,7 +100,7 @@ def ours(processes: int = 0, plain: bool = False) -> Read:
         from pellucid.data import jpeg
 
         jpeg.simplejpeg = None
-    how = {"processes": processes} if processes else {}
+    how: dict[str, Any] = {"processes": processes} if processes else {}
 
     def read(paths: list[Path], known: dict[Path, LazyImageSet] = {}) -> Tensor:  # noqa: B006 (kept between calls)
         if paths[0] not in known:
@@ -129,13 +129,15 @@ def simplejpeg_and_torch() -> Read:
 def torchvision() -> Read:
     from torchvision.io import ImageReadMode, decode_jpeg
 
-    return stacked(
-        lambda data: middle(decode_jpeg(torch.frombuffer(bytearray(data), dtype=torch.uint8), ImageReadMode.RGB))
-    )
+    def decode(data: bytes) -> Tensor:
+        pixels: Any = decode_jpeg(torch.frombuffer(bytearray(data), dtype=torch.uint8), ImageReadMode.RGB)
+        return middle(pixels)
+
+    return stacked(decode)
 
 
 def opencv(way: str) -> Read:
-    import cv2
+    import cv2  # pyright: ignore[reportMissingImports]
 
     cv2.setNumThreads(1)
 
@@ -151,7 +153,7 @@ def opencv(way: str) -> Read:
 
 def pyvips() -> Read:
     os.environ["VIPS_CONCURRENCY"] = "1"
-    import pyvips
+    import pyvips  # pyright: ignore[reportMissingImports]
 
     def decode(data: bytes) -> Tensor:
         pixels = pyvips.Image.thumbnail_buffer(data, SIDE, height=SIDE, crop="centre").numpy()
@@ -239,14 +241,15 @@ def fed(folder: Path, names: list[str], batch: int, turns: int, seconds: float, 
     from pellucid.data.loader import Loader
     from pellucid.data.sources import DataConfig, load_images
 
-    usual = {"name": f"folder:{folder}", "size": (SIDE, SIDE), "zoom_into": "original"}
+    usual: dict[str, Any] = {"name": f"folder:{folder}", "size": (SIDE, SIDE), "zoom_into": "original"}
     rows, engines = [], {}
     with tempfile.TemporaryDirectory() as place:
         for name in names:
             kept, data, as_read, on_device = WAYS[name]
-            config = DataConfig(**(usual | data | ({"cache": place} if kept else {})))
+            cached: dict[str, Any] = {"cache": place} if kept else {}
+            config = DataConfig(**usual, **data, **cached)
             begun = time.perf_counter()
-            images = load_images(config).train
+            images: Any = load_images(config).train
             ready = time.perf_counter() - begun
             loader = Loader(images, batch, 0, DEVICE, zoom=as_read)
             shares = ([(*share, pixels) for share, pixels in parts] for parts in loader.shares(0, 1_000_000))

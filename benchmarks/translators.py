@@ -29,7 +29,14 @@ from pellucid.ops.positions import sinusoidal
 from pellucid.runs import Optim, Run
 from pellucid.training import Engine
 
-SHAPE = {"vocabulary": 8000, "width": 256, "heads": 4, "encoder_layers": 4, "decoder_layers": 4, "hidden": 1024}
+SHAPE: dict[str, Any] = {
+    "vocabulary": 8000,
+    "width": 256,
+    "heads": 4,
+    "encoder_layers": 4,
+    "decoder_layers": 4,
+    "hidden": 1024,
+}
 LENGTHS = (12, 16, 20, 24, 32)
 Batch = tuple[Tensor, Tensor]
 
@@ -77,6 +84,7 @@ class Theirs(nn.Module):
         super().__init__()
         width = SHAPE["width"]
         self.words = nn.Embedding(SHAPE["vocabulary"], width)
+        self.places: Tensor
         self.register_buffer("places", sinusoidal(512, width))
         self.stacks = nn.Transformer(
             width, SHAPE["heads"], SHAPE["encoder_layers"], SHAPE["decoder_layers"], SHAPE["hidden"], 0.1,
@@ -114,7 +122,7 @@ def make_marian() -> Any:
     return transformers.MarianMTModel(config)
 
 
-def ours(tokens: int, device: torch.device) -> tuple[Callable[[int], None], int]:
+def ours(tokens: int, device: torch.device) -> tuple[Callable[[int], Any], int]:
     run = Run(optim=Optim(betas=(0.9, 0.98), schedule="constant"), graphs=True, evaluate_every="0 steps")
     task = Batches(tokens, device, Transformer(TransformerConfig(**SHAPE)))
     engine = Engine(task, run, device)

@@ -406,8 +406,8 @@ def test_keyboard_and_ears(served):
     view.get_by_role("radio", name="mean over heads").focus()
     view.keyboard.press("ArrowRight")
     assert view.evaluate("viewer.state().head") == "max"
-    unnamed = "[...document.querySelectorAll('canvas, button, select, input')].filter(each => !each.ariaHidden && "
-    unnamed += "!each.ariaLabel && !each.innerText && !each.labels?.length).length"
+    unnamed = """[...document.querySelectorAll("canvas, button, select, input")].filter((each) => !each.ariaLabel &&
+        !each.closest("[hidden], [aria-hidden]") && !each.innerText && !each.labels?.length).length"""
     assert view.evaluate(unnamed) == 0
 
 
@@ -420,7 +420,7 @@ def test_touch(served):
 
 def test_matrix_and_all_heads(served, ship):
     view = served("ship")
-    matrix = view.get_by_role("img", name="Attention map of blocks.6.attention, 64 queries by 64 keys")
+    matrix = view.get_by_role("application", name="Attention map of blocks.6.attention, 64 queries by 64 keys")
     matrix.scroll_into_view_if_needed()
     size = matrix.bounding_box()["width"]
     matrix.hover(position={"x": 7.5 * size / 64, "y": 3.5 * size / 64})
@@ -428,7 +428,7 @@ def test_matrix_and_all_heads(served, ship):
     assert said.startswith("patch 0,3 → patch 0,7: ")
     weight = float(truth(ship.layers[6])[:, 3, 7].mean())
     assert float(said.split(": ")[1].replace("−", "-")) == pytest.approx(weight, rel=5e-3)
-    every = view.get_by_role("img", name="in 7 layers of 4 heads")
+    every = view.get_by_role("application", name="in 7 layers of 4 heads")
     every.scroll_into_view_if_needed()
     box = every.bounding_box()
     every.click(position={"x": box["width"] * 2.5 / 4, "y": box["height"] * 1.5 / 7})
@@ -457,7 +457,7 @@ def test_numbers_appear_on_zoom(served):
     small = view.locator(".pl-picture").bounding_box()["width"]
     before = view.evaluate(pixels)
     for _ in range(2):
-        view.get_by_role("button", name="Zoom in").click()
+        view.get_by_role("button", name="Zoom in", exact=True).click()
     assert view.locator(".pl-picture").bounding_box()["width"] == pytest.approx(2.25 * small, rel=0.01)
     assert view.evaluate(pixels) > 1.2 * before  # digits are what a larger picture has more of
     assert view.evaluate("document.documentElement.scrollWidth") <= 360
@@ -467,7 +467,7 @@ def test_numbers_appear_on_zoom(served):
 @pytest.mark.parametrize(("width", "height"), [(360, 740), (1280, 900), (3840, 2160)])
 def test_readable(served, width, height, dark, tmp_path):
     view = served("ship,truck,caption#trace=2", width=width, height=height, dark=dark)
-    view.get_by_role("img", name="Attention map").wait_for()
+    view.get_by_role("application", name="Attention map").wait_for()
     assert view.evaluate("document.documentElement.scrollWidth") <= width
     contrasts = view.evaluate(CONTRASTS)
     assert len(contrasts) > 30

@@ -317,8 +317,8 @@ class InspectOptions:
     """
 
     name: Positional[str]
-    """A named set, folder:PATH, wds:SHARDS, hf:NAME, scenes, or a path to images, captions or sentences in two languages
-    in any known format; two text files with a comma between."""
+    """A named set, folder:PATH, wds:SHARDS, hf:NAME, scenes, or a path to images, captions or sentences in two
+    languages in any known format; two text files with a comma between."""
     images: str | None = None
     """Where captioned images lie, a folder or a tar, if not beside the captions."""
     json: bool = False

@@ -171,7 +171,7 @@ def serve() -> None:
             out = np.empty(shape, dtype=np.uint8)
             failures = [failure and str(failure) for failure in decode_into(out, items, views, shape[1])]
             _send(answers, pickle.dumps(failures))
-            _write(answers, memoryview(out.reshape(-1)))
+            _write(answers, out.reshape(-1).data)
         except (EOFError, BrokenPipeError):
             return
 

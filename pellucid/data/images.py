@@ -179,7 +179,7 @@ def bring_to_size(
     PyTorch's kernel for bytes: where the processor has AVX2 it takes a fifth of Pillow's time.
     """
     if size is not None:
-        top, left, height, width = _box(*picture.shape[1:], size, fit, view)
+        top, left, height, width = _box(picture.shape[1], picture.shape[2], size, fit, view)
         picture = picture[:, top : top + height, left : left + width]
     if size is None or size == picture.shape[1:]:  # NumPy's copy: PyTorch's would start threads in each of ours
         return torch.from_numpy(np.ascontiguousarray(picture.numpy()))

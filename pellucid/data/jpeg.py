@@ -29,7 +29,7 @@ def decode_plain(image: Image.Image, channels: int, shrink: int = 1) -> np.ndarr
     wanted = "L" if channels == 1 else "RGB"
     if simplejpeg is None or image.format != "JPEG" or image.mode != wanted or orientation(image) not in (0, 1):
         return None
-    stream: Any = image.fp
+    stream: Any = getattr(image, "fp")  # noqa: B009 (Pillow's types don't know it)
     place = stream.tell()
     stream.seek(0)
     data = stream.read()

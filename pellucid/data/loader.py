@@ -6,7 +6,7 @@ each its own share of it.
 """
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -111,7 +111,7 @@ class Loader:
         position = torch.arange(first, first + size, device=self.home)
         return Share(index, position, epoch, torch.full((), step, device=self.home))
 
-    def shares(self, start: int, end: int, ahead: int = 4) -> Iterator[list[tuple[Share, Tensor | None]]]:
+    def shares(self, start: int, end: int, ahead: int = 4) -> Iterator[Sequence[tuple[Share, Tensor | None]]]:
         """For every step from start to end: its parts, each with its pixels if they don't live on the device.
 
         Pixels that have to be read are begun `ahead` steps before they are wanted, so that decoders never wait for a

@@ -82,7 +82,7 @@ def inspect_text(config: ParallelData) -> TextInspection:
 
 
 def _problems(found: dict[str, TextPairs]) -> Iterable[tuple[str, list[str]]]:
-    every = [
+    every: list[tuple[str, int, str, str]] = [
         (split, i, *pair)
         for split, p in found.items()
         for i, pair in enumerate(zip(p.sources, p.targets, strict=True), 1)
@@ -96,9 +96,10 @@ def _problems(found: dict[str, TextPairs]) -> Iterable[tuple[str, list[str]]]:
         if few and many > ODD_RATIO * few and many - few >= ODD_WORDS:
             odd.append(place(s, i, f"{len(a.split())} and {len(b.split())} words"))
     yield "odd lengths", odd
-    for side, name in ((2, "source"), (3, "target")):
-        usual = _usual_scripts(each[side] for each in every)
-        strange = [place(e[0], e[1], e[side]) for e in every if _scripts(e[side]) - usual]
+    sides = {"source": [(s, i, a) for s, i, a, _ in every], "target": [(s, i, b) for s, i, _, b in every]}
+    for name, texts in sides.items():
+        usual = _usual_scripts(text for _, _, text in texts)
+        strange = [place(s, i, text) for s, i, text in texts if _scripts(text) - usual]
         yield f"letters of another script in the {name}", strange
     first = "train" if "train" in found else next(iter(found), "")
     known = set(found[first].sources) if found else set()

@@ -6,7 +6,7 @@ those with hidden parts. Tiles of which everything is hidden are left out. For a
 """
 # pyright: reportMissingImports=false, reportIndexIssue=false
 
-from typing import NamedTuple, no_type_check
+from typing import Any, NamedTuple, no_type_check
 
 import torch
 import triton
@@ -200,7 +200,7 @@ class Survey(NamedTuple):
         return [0 if self.order.shape[axis] == 1 else self.counts.stride(axis) // 2 for axis in range(3)]
 
 
-_surveys: "WeakTensorKeyDictionary" = WeakTensorKeyDictionary()
+_surveys: Any = WeakTensorKeyDictionary()
 
 
 def survey(mask: Tensor, n_q: int, n_k: int, causal: bool, launch: Launch, *, by_keys: bool = False) -> Survey:
@@ -239,7 +239,7 @@ def _make_survey(mask: Tensor, n_q: int, n_k: int, causal: bool, launch: Launch,
 
 def read_mask(
     mask: Tensor | None, q: Tensor, k: Tensor, causal: bool, launch: Launch, *, by_keys: bool = False
-) -> tuple[tuple[Tensor, Tensor, Tensor], int, list[int]]:
+) -> tuple[tuple[Tensor, ...], int, list[int]]:
     """What a kernel is told of a mask: itself with its survey's order and counts, their last size, and all strides."""
     if mask is None:
         return (q, q, q), 0, [0] * 7

@@ -7,7 +7,7 @@ any finite β. What they don't is computed in exact blocks of rows, and so is wh
 import importlib.util
 import math
 import os
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from jaxtyping import Float
@@ -18,6 +18,7 @@ from pellucid.ops.checks import is_learned
 from pellucid.ops.rules import Rule
 
 Summing = Literal["auto", "blocks", "triton"]
+Taken = Any  # a mask that `takes` has let through: a tensor or None, no rule
 WIDEST_HEAD = 256
 MOST_TOP, MOST_AXES, FEW_COLUMNS = 16, 3, 4  # beyond these a kernel's registers are full
 HAS_TRITON = importlib.util.find_spec("triton") is not None
@@ -60,7 +61,7 @@ def _why_not(q: Tensor, k: Tensor, mask: Tensor | Rule | None, beta: float, othe
     return None
 
 
-def total_rows(q: Tensor, k: Tensor, mask: Tensor | None, beta: float, causal: bool) -> Totals:
+def total_rows(q: Tensor, k: Tensor, mask: Taken, beta: float, causal: bool) -> Totals:
     """What every other pass needs to know of the rows."""
     from pellucid.kernels.row_sums import sum_rows
 
@@ -73,7 +74,7 @@ def from_log_sum_exp(log_sums: Float[Tensor, "b h q"]) -> Totals:
     return Totals(log_sums * math.log2(math.e), torch.ones_like(log_sums))
 
 
-def entropy(q: Tensor, k: Tensor, mask: Tensor | None, beta: float, causal: bool) -> Float[Tensor, "b h q"]:
+def entropy(q: Tensor, k: Tensor, mask: Taken, beta: float, causal: bool) -> Float[Tensor, "b h q"]:
     from pellucid.kernels.row_sums import sum_rows
 
     with _on(q):
@@ -81,19 +82,19 @@ def entropy(q: Tensor, k: Tensor, mask: Tensor | None, beta: float, causal: bool
 
 
 def mean_distance(
-    q: Tensor, k: Tensor, queries_at: Tensor, keys_at: Tensor, mask: Tensor | None, beta: float, causal: bool
+    q: Tensor, k: Tensor, queries_at: Tensor, keys_at: Tensor, mask: Taken, beta: float, causal: bool
 ) -> Float[Tensor, "b h q"]:
     """queries_at, keys_at: up to MOST_AXES coordinates each."""
     from pellucid.kernels.row_sums import sum_rows
 
     middle = keys_at.mean(0)  # far from zero float32 would tell near places apart no more
-    places = {"queries_at": (queries_at - middle).float(), "keys_at": (keys_at - middle).float()}
+    places: Any = {"queries_at": (queries_at - middle).float(), "keys_at": (keys_at - middle).float()}
     with _on(q):
         return sum_rows(q, k, mask, beta, causal, also="distance", **places)[1]
 
 
 def topk(
-    q: Tensor, k: Tensor, n: int, mask: Tensor | None, beta: float, causal: bool, totals: Totals | None
+    q: Tensor, k: Tensor, n: int, mask: Taken, beta: float, causal: bool, totals: Totals | None
 ) -> tuple[Tensor, Tensor]:
     """The weights and the keys (b h q n), for n up to MOST_TOP."""
     from pellucid.kernels.top import find_top
@@ -106,7 +107,7 @@ def topk(
 
 
 def apply_transposed(
-    q: Tensor, k: Tensor, x: Tensor, mask: Tensor | None, beta: float, causal: bool, totals: Totals | None
+    q: Tensor, k: Tensor, x: Tensor, mask: Taken, beta: float, causal: bool, totals: Totals | None
 ) -> Float[Tensor, "b h k e"]:
     from pellucid.kernels.spread import spread
     from pellucid.kernels.weighed import weigh_sums
@@ -124,7 +125,7 @@ def apply_gated(
     k: Tensor,
     x: Float[Tensor, "b n"],
     gate: tuple[Float[Tensor, "b h q e"], Float[Tensor, "b g k e"]],
-    mask: Tensor | None,
+    mask: Taken,
     beta: float,
     causal: bool,
     *,

@@ -7,6 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
+from pellucid.config import one_line
 from pellucid.explain.trace import Layer, Stream, Trace
 
 MOST_HEADER = 2**26  # bytes
@@ -17,7 +18,7 @@ MOST_SAID = 300  # characters of what came, in a sentence
 def expect(right: bool, came: str, expected: str) -> None:
     """Or a sentence."""
     if not right:
-        raise ValueError(f"{came[:MOST_SAID]}; expected {expected[:MOST_SAID]}")
+        raise ValueError(f"{one_line(came)[:MOST_SAID]}; expected {one_line(expected)[:MOST_SAID]}")
 
 
 def check_trace(trace: Trace) -> None:

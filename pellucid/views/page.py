@@ -16,7 +16,7 @@ VIEWER_FOLDER = Path(__file__).parent / "viewer"
 
 # The viewer's modules are written so that these two patterns find every import and every export.
 _IMPORT = re.compile(r'^import (\{[^}]*\}) from "(\.[./\w]*)/(\w+)\.js";$', re.MULTILINE)
-_EXPORT = re.compile(r"^export (?=(?:function|const) (\w+))", re.MULTILINE)
+_EXPORT = re.compile(r"^export (?=(?:(?:async )?function\*?|const) (\w+))", re.MULTILINE)
 
 _STYLE = """body { margin: 0; }
 main > .pellucid { min-height: 100vh; }

@@ -9,16 +9,18 @@ import { makeScale, precise } from "./colour.js";
 import { h, say, set } from "./dom.js";
 import { drawSmallMap } from "./draw.js";
 import { betaText } from "./look.js";
-import { UNCHANGED, betaAt, placeOf } from "./state.js";
+import { UNCHANGED, betaAt, placeOf, switched } from "./state.js";
+import { tokenName } from "./streams.js";
 
 /** @param {Actions} actions */
 export function makeControls(actions) {
   const layer = h("select", { "aria-label": "Layer", change: () => actions.change({ layer: Number(layer.value) }) });
   const step = (by) => () => {
     const to = layer.selectedIndex + by;
-    if (to >= 0 && to < layer.options.length) actions.change({ layer: Number(layer.options[to].value) });
+    if (to >= 0 && to < layer.options.length && !layer.options[to].disabled) actions.change({ layer: Number(layer.options[to].value) });
   };
   const heads = h("div", { class: "pl-heads", role: "radiogroup", "aria-label": "Head", keydown: arrows });
+  const off = h("button", { type: "button", class: "pl-off", click: switchOff }, "");
   const choose = () => actions.change({ method: method.value, target: 0 });
   const method = h("select", { "aria-label": "Method", change: choose });
   const target = h("select", { "aria-label": "For", change: () => actions.change({ target: Number(target.value) }) });
@@ -52,7 +54,7 @@ export function makeControls(actions) {
       h("button", { type: "button", "aria-label": "Layer before", click: step(-1) }, "‹ before"),
       h("button", { type: "button", "aria-label": "Next layer", click: step(1) }, "next ›"),
     ),
-    h("div", {}, h("span", { class: "pl-label" }, "Head"), heads),
+    h("div", {}, h("div", { class: "pl-between" }, h("span", { class: "pl-label" }, "Head"), off), heads),
     h(
       "div",
       { class: "pl-pair" },
@@ -69,6 +71,14 @@ export function makeControls(actions) {
     ),
   );
 
+  /** @type {Seen | null} */
+  let shown = null;
+  function switchOff() {
+    if (!shown) return;
+    const { state } = shown;
+    actions.change({ off: typeof state.head === "number" ? switched(state, state.head) : [] });
+  }
+
   function arrows(event) {
     const by = { ArrowRight: 1, ArrowDown: 1, ArrowLeft: -1, ArrowUp: -1 }[event.key];
     if (!by) return;
@@ -83,14 +93,18 @@ export function makeControls(actions) {
   /** @param {Seen} seen */
   function update(seen) {
     const { trace, state, look } = seen;
+    shown = seen;
     fillLayers(layer, trace);
+    const one = typeof state.head === "number";
+    say(off, one ? `${look.off.has(state.head) ? "Switch on" : "Switch off"} head ${state.head}` : "All heads on");
+    off.hidden = Boolean(look.map) || (!one && !state.off.length);
     layer.value = String(state.layer);
     updateHeads(heads, seen, actions);
     const stored = [...new Set(trace.maps.map((map) => map.method))];
     options(method, [["row", "row of the query"], ["column", "column mass"], ...stored.map((name) => [name, name])]);
     method.value = state.method;
     const maps = trace.maps.filter((map) => map.method === state.method);
-    targetField.hidden = maps.length < 2 || look.queries.name === "words";
+    targetField.hidden = maps.length < 2 || look.map?.word !== null;
     options(
       target,
       maps.map((map, i) => [String(i), map.target]),
@@ -125,14 +139,14 @@ function options(select, pairs) {
 }
 
 function fillLayers(select, trace) {
-  const text = JSON.stringify(trace.layers.map((each) => [each.name, each.queries, each.keys]));
+  const text = JSON.stringify([trace.come, trace.layers.map((each) => [each.name, each.queries, each.keys])]);
   if (select.dataset.layers === text) return;
   select.dataset.layers = text;
   const kinds = [...new Set(trace.layers.map((each) => `${each.queries} → ${each.keys}`))];
   const groups = kinds.map((kind) => {
     const group = h("optgroup", { label: kind });
     trace.layers.forEach((each, i) => {
-      if (`${each.queries} → ${each.keys}` === kind) group.append(h("option", { value: i }, each.name));
+      if (`${each.queries} → ${each.keys}` === kind) group.append(h("option", { value: i, disabled: i >= trace.come }, each.name));
     });
     return group;
   });
@@ -153,11 +167,13 @@ function updateHeads(box, { trace, state, look }, actions) {
     box.replaceChildren(...names.map(choice));
   }
   names.forEach((name, i) => {
-    const values = mixed(look.rows, name);
+    const values = mixed(look.rows, name, look.off);
     const chosen = state.head === name;
     const button = box.children[i];
     set(button, "aria-checked", String(chosen));
-    set(button, "aria-label", typeof name === "number" ? `Head ${name}` : `${name} over heads`);
+    const gone = typeof name === "number" && look.off.has(name);
+    button.classList.toggle("pl-gone", gone);
+    set(button, "aria-label", typeof name === "number" ? `Head ${name}${gone ? ", off" : ""}` : `${name} over heads`);
     button.tabIndex = chosen ? 0 : -1;
     const scale = makeScale(state.scale, look.layer.nKeys, values, true);
     button.firstChild.style.aspectRatio = String(drawSmallMap(button.firstChild, values, look.keys, scale));
@@ -190,7 +206,7 @@ export function makeChanger(actions) {
 
   /** @param {Seen} seen */
   function update({ state, look }) {
-    const labels = look.keys.labels.map((label, i) => [String(i), label]);
+    const labels = look.keys.labels.map((_, i) => [String(i), tokenName(look.keys, i)]);
     options(key, [["", "choose one, or pick it in the picture"], ...labels]);
     key.value = state.key === null ? "" : String(state.key);
     const edit = state.edits[`${state.layer}-${state.key}`] ?? UNCHANGED;

@@ -38,11 +38,11 @@ export function prepared({ channels, height, width, pixels }) {
  * The picture with one colour for each patch, numbers where there is room, the query ringed and the key dashed.
  * @param {HTMLCanvasElement} canvas @param {{own: any, grey: any}} picture
  * @param {{width: number, height: number, grid: [number, number] | null, values: ArrayLike<number> | null,
- *   extra: number, scale: any, cover: number, query: number | null, key: number | null, pin: boolean,
- *   deleted: Set<number>}} what values of all tokens, the `extra` ones before the patches
+ *   first: number, scale: any, cover: number, query: number | null, key: number | null, pin: boolean,
+ *   deleted: (number | null)[]}} what values of all tokens; the patches begin at `first`
  */
 export function drawPicture(canvas, picture, what) {
-  const { width, height, grid, values, extra, scale, cover, query, key, pin, deleted } = what;
+  const { width, height, grid, values, first, scale, cover, query, key, pin, deleted } = what;
   const context = sharp(canvas, width, height);
   context.imageSmoothingEnabled = width < 4 * picture.own.width;
   context.drawImage(values && cover ? picture.grey : picture.own, 0, 0, width, height);
@@ -56,13 +56,13 @@ export function drawPicture(canvas, picture, what) {
   if (values && cover) {
     context.imageSmoothingEnabled = false;
     context.globalAlpha = cover;
-    context.drawImage(cells(values, rows, columns, scale, extra), 0, 0, width, height);
+    context.drawImage(cells(values, rows, columns, scale, first), 0, 0, width, height);
     context.globalAlpha = 1;
   }
-  if (values) drawNumbers(context, values, extra, rows * columns, box, cover ? scale : null);
-  for (const token of deleted) if (token >= extra) cross(context, box(token - extra));
-  if (key !== null && key >= extra) ring(context, box(key - extra), KEY, true, Math.max(2, width / 220));
-  if (query !== null && query >= extra) ring(context, box(query - extra), "#fff", !pin, Math.max(2.5, width / 160));
+  if (values) drawNumbers(context, values, first, rows * columns, box, cover ? scale : null);
+  for (const patch of deleted) if (patch !== null) cross(context, box(patch));
+  if (key !== null) ring(context, box(key), KEY, true, Math.max(2, width / 220));
+  if (query !== null) ring(context, box(query), "#fff", !pin, Math.max(2.5, width / 160));
 }
 
 function drawNumbers(context, values, first, count, box, scale) {
@@ -120,12 +120,12 @@ export function drawMatrix(canvas, { width, height, image, map, nQueries, nKeys,
   context.imageSmoothingEnabled = false;
   context.drawImage(image, 0, 0, width, height);
   const [w, h] = [width / nKeys, height / nQueries];
-  if (nQueries * nKeys <= 4096) {
+  if (map && nQueries * nKeys <= 4096) {
     const box = (i) => [(i % nKeys) * w, Math.floor(i / nKeys) * h, w, h];
     drawNumbers(context, map, 0, nQueries * nKeys, box, scale);
   }
   if (key !== null) ring(context, [key * w, 0, w, height], KEY, true, width / 250);
-  ring(context, [0, query * h, width, h], "#fff", false, width / 250);
+  if (query !== null) ring(context, [0, query * h, width, h], "#fff", false, width / 250);
 }
 
 /**
@@ -133,23 +133,31 @@ export function drawMatrix(canvas, { width, height, image, map, nQueries, nKeys,
  * @returns {number} its width over its height
  */
 export function drawSmallMap(canvas, values, tokens, scale) {
-  const [rows, columns] = tokens.grid ?? [1, tokens.labels.length];
-  const extra = tokens.labels.length - rows * columns;
-  const above = Math.ceil(extra / columns);
+  const n = tokens.labels.length;
+  const [rows, columns] = tokens.grid ?? folded(n);
+  const first = tokens.grid ? tokens.first : 0;
+  const above = Math.ceil(first / columns);
   const image = new ImageData(columns, rows + above);
-  paint(image.data, values, 0, extra, scale);
-  paint(image.data, values, extra, rows * columns, scale, above * columns);
+  paint(image.data, values, 0, first, scale);
+  paint(image.data, values, first, Math.min(rows * columns, n - first), scale, above * columns);
   if (canvas.width !== columns) canvas.width = columns;
   if (canvas.height !== rows + above) canvas.height = rows + above;
   canvas.getContext("2d").putImageData(image, 0, 0);
   return tokens.grid ? columns / (rows + above) : 2;
 }
 
+/** Rows and columns for a line of tokens: in lines of their own, as text is, if there are many. */
+function folded(n) {
+  if (n <= 64) return [1, n];
+  const columns = Math.ceil(Math.sqrt(2 * n));
+  return [Math.ceil(n / columns), columns];
+}
+
 /** Layers as rows, heads as columns, a small map for each; the chosen one framed. @returns {number} a map's height */
-export function drawAllHeads(canvas, { width, cell, gap, layers, tokens, scaleOf, chosen, head }) {
+export function drawAllHeads(canvas, { cell, gap, heads, layers, tokens, scaleOf, chosen, head }) {
   const small = document.createElement("canvas");
   const high = cell / drawSmallMap(small, layers[0].rows[0], tokens, scaleOf(layers[0].rows[0]));
-  const context = sharp(canvas, width, layers.length * (high + gap) + gap);
+  const context = sharp(canvas, gap + heads * (cell + gap), layers.length * (high + gap) + gap);
   context.imageSmoothingEnabled = false;
   layers.forEach(({ rows, index }, y) => {
     rows.forEach((row, x) => {
@@ -160,6 +168,17 @@ export function drawAllHeads(canvas, { width, cell, gap, layers, tokens, scaleOf
     });
   });
   return high;
+}
+
+/** Layers as rows, heads as columns, every whole map small; the chosen one framed. */
+export function drawGlance(canvas, { cell, gap, heads, places, found, scaleOf, chosen, head }) {
+  const context = sharp(canvas, gap + heads * (cell + gap), places.length * (cell + gap) + gap);
+  context.imageSmoothingEnabled = false;
+  for (const each of found) {
+    const place = [gap + each.head * (cell + gap), gap + places.indexOf(each.layer) * (cell + gap), cell, cell];
+    context.drawImage(cells(each.small, each.rows, each.columns, scaleOf(each)), ...place);
+    if (each.layer === chosen && (head === each.head || typeof head === "string")) ring(context, place, "#fff", false, 1.5);
+  }
 }
 
 /** The scale as it is seen over middle grey: numbers below it, 1/n above it. */

@@ -2,89 +2,115 @@
  * What is to be seen: everything that follows from a trace and a state, before any of it is drawn.
  *
  * @typedef {import("./bundle.js").Trace} Trace
+ * @typedef {import("./bundle.js").Stream} Stream
+ * @typedef {import("./bundle.js").Layer} Layer
  * @typedef {import("./state.js").State} State
+ * @typedef {import("./attention.js").Changed} Changed
  * @typedef {{
- *   layer: import("./bundle.js").Layer, queries: import("./bundle.js").Tokens, keys: import("./bundle.js").Tokens,
- *   painted: import("./bundle.js").Tokens, values: ArrayLike<number>, before: Float64Array | null,
- *   distribution: boolean, rows: Float64Array[], beta: number, changed: import("./attention.js").Changed | null,
- *   n: number, open: number, map: import("./bundle.js").StoredMap | null,
+ *   layer: Layer, queries: Stream, keys: Stream, painted: Stream, values: ArrayLike<number>,
+ *   before: ArrayLike<number> | null, distribution: boolean, rows: Float64Array[], beta: number,
+ *   changed: Changed | null, off: Set<number>, n: number, open: number,
+ *   map: import("./bundle.js").StoredMap | null, asked: number,
  * }} Look values: what is painted on the tokens `painted`; before: the same before keys were changed;
- *   n: tokens it is spread over; open: keys that the query may attend to
+ *   n: tokens it is spread over; open: keys that the query may attend to; asked: queries that a column's mass is of
  */
-import { attentionMap, attentionRows, changedKeys, columnShare, headRow, openKeys } from "./attention.js";
+import { attentionRows, changedKeys, headRow, mixed, openKeys } from "./attention.js";
 import { precise } from "./colour.js";
-import { editsOf, timesBeta } from "./state.js";
+import { editsOf, offOf, timesBeta } from "./state.js";
+import { queryLabel, saidBy, streamOf, wordAt } from "./streams.js";
 
-/** Multiplications that a whole map may take: a second at worst. */
+/** Multiplications that somebody can wait for. */
 const MOST_WORK = 4e8;
 
 /** @param {Trace} trace @param {State} state @returns {Look} */
 export function look(trace, state) {
   const layer = trace.layers[state.layer];
-  const [queries, keys] = [layer.queries, layer.keys].map((name) => tokensOf(trace, name));
+  const [queries, keys] = [layer.queries, layer.keys].map((name) => streamOf(trace, name));
   const beta = timesBeta(state.beta, layer.beta);
-  const changed = changedKeys(layer, editsOf(state));
+  const changed = changedKeys(layer, editsOf(state), offOf(state));
+  const off = changed?.off ?? new Set();
   const rows = attentionRows(layer, state.token, beta, changed);
-  const open = openKeys(layer, state.token, changed);
-  const shared = { layer, queries, keys, beta, changed, rows, open };
+  const open = openKeys(layer, state.token, changed, typeof state.head === "number" ? state.head : 0);
+  const shared = { layer, queries, keys, beta, changed, off, rows, open, asked: layer.nQueries };
   const map = storedMap(trace, state);
   if (map) {
     const sum = map.values.reduce((a, b) => a + b, 0);
     const distribution = Math.abs(sum - 1) < 1e-3 && map.values.every((value) => value >= 0);
-    const painted = tokensOf(trace, "image");
+    const painted = streamOf(trace, map.stream);
     return { ...shared, painted, values: map.values, before: null, distribution, n: map.values.length, map };
   }
-  const paint = state.method === "column" ? columnShare : rowOf(state.token);
-  const values = paint(layer, state.head, beta, changed);
-  const before = changed && paint(layer, state.head, beta);
-  return { ...shared, painted: keys, values, before, distribution: true, n: layer.nKeys, map: null };
+  const both = { ...shared, painted: keys, distribution: true, n: layer.nKeys, map: null };
+  if (state.method === "column") {
+    const how = [state.layer, state.head, beta, JSON.stringify([state.edits, state.off])].join(" ");
+    const [values, asked] = columnShare(layer, state.head, beta, changed, how);
+    return { ...both, values, asked, before: changed && columnShare(layer, state.head, beta, null, `${how} before`)[0] };
+  }
+  const values = mixed(rows, state.head, off);
+  return { ...both, values, before: changed && headRow(layer, state.head, state.token, beta) };
 }
 
-const rowOf = (token) => (layer, head, beta, changed) => headRow(layer, head, token, beta, changed);
+/** @type {WeakMap<Layer, Map<string, [Float64Array, number]>>} */
+const shares = new WeakMap();
 
-/** The whole map of a layer and head, or null if it is too large to be computed while somebody waits. */
-export function wholeMap(layer, head, beta, changed) {
-  const heads = typeof head === "number" ? 1 : layer.heads;
-  if (layer.nQueries * layer.nKeys * layer.width * heads > MOST_WORK) return null;
-  return attentionMap(layer, head, beta, changed);
+/**
+ * The mean row: each key's share of the attention of all queries, or of so many, evenly spaced, as can be waited for.
+ * @param {Layer} layer @returns {[Float64Array, number]} and of how many queries
+ */
+function columnShare(layer, head, beta, changed, how) {
+  const kept = shares.get(layer) ?? shares.set(layer, new Map()).get(layer);
+  const found = kept?.get(how);
+  if (found) return found;
+  const each = layer.nKeys * layer.width * (typeof head === "number" ? 1 : layer.heads);
+  const asked = spaced(layer.nQueries, Math.max(1, Math.floor(MOST_WORK / each)));
+  const share = new Float64Array(layer.nKeys);
+  for (const query of asked) {
+    const row = headRow(layer, head, query, beta, changed);
+    for (let key = 0; key < row.length; key++) share[key] += row[key] / asked.length;
+  }
+  if (kept && kept.size > 8) kept.clear();
+  kept?.set(how, [share, asked.length]);
+  return [share, asked.length];
 }
 
-export const tokensOf = (trace, name) => trace.tokens.find((each) => each.name === name);
+/** Up to `most` of n numbers, evenly spaced, the first and the last among them. @returns {number[]} */
+export function spaced(n, most) {
+  if (n <= most) return Array.from({ length: n }, (_, i) => i);
+  if (most === 1) return [n - 1];
+  return Array.from({ length: most }, (_, i) => Math.round((i * (n - 1)) / (most - 1)));
+}
 
-/** The chosen method's map: of the word in question where the layer's queries are words. */
+/** The chosen method's map: of the word in question where the layer's queries say words. */
 function storedMap(trace, state) {
+  if (state.method === "row" || state.method === "column") return null;
   const maps = trace.maps.filter((map) => map.method === state.method);
-  const word = trace.layers[state.layer].queries === "words" ? maps.find((map) => map.word === state.token) : null;
-  return word ?? maps[state.target] ?? null;
+  const word = wordAt(trace, streamOf(trace, trace.layers[state.layer].queries), state.token);
+  return (word !== null && maps.find((map) => map.word === word)) || maps[state.target] || null;
 }
 
-/** A query by its name: of words, the one that was said. */
-export function queryLabel(trace, layer, token) {
-  const label = tokensOf(trace, layer.queries).labels[token];
-  if (layer.queries !== "words") return token < extraOf(tokensOf(trace, layer.queries)) ? `the ${label} token` : label;
-  return trace.words[token] ? `“${trace.words[token][0]}”` : `what follows “${label}”`;
-}
-
-/** @returns {number} tokens that stand before the patches */
-export const extraOf = (tokens) => tokens.labels.length - (tokens.grid ? tokens.grid[0] * tokens.grid[1] : 0);
+/** Whether the layer's queries say the words of the trace. @param {Trace} trace @param {Stream} stream */
+export const speaks = (trace, stream) => saidBy(trace) === stream;
 
 /** A headline for what is painted, and a line with its circumstances. @returns {[string, string]} */
-export function title(trace, state, { layer, beta, map }) {
+export function title(trace, state, { layer, queries, beta, map, off, asked }) {
   if (map) return [`${sentence(map.method)}: what counts for “${map.target}”`, "stored with the trace"];
   const heads =
     typeof state.head === "number" ? `head ${state.head} of ${layer.heads}` : `${state.head} of ${layer.heads} heads`;
-  const circumstances = `${layer.name} · ${heads} · β ${betaText(state.beta, beta)}`;
-  if (state.method === "column") return ["How much each token is attended to, by all queries", circumstances];
+  const without = off.size ? ` · off: ${[...off].join(", ")}` : "";
+  const circumstances = `${layer.name} · ${heads}${without} · β ${betaText(state.beta, beta, layer)}`;
+  if (state.method === "column") {
+    const by = asked < layer.nQueries ? `${asked} of ${layer.nQueries.toLocaleString("en")} queries` : "all queries";
+    return [`How much each token is attended to, by ${by}`, circumstances];
+  }
   const query = queryLabel(trace, layer, state.token);
-  const asked = layer.queries === "words" ? `What it attends to, saying ${query}` : `What ${query} attends to`;
-  return [asked, circumstances];
+  const saying = wordAt(trace, queries, state.token) !== null || speaks(trace, queries);
+  return [saying ? `What it attends to, saying ${query}` : `What ${query} attends to`, circumstances];
 }
 
 const sentence = (text) => text.charAt(0).toUpperCase() + text.slice(1);
 
-/** β in numbers, and beside the layer's own. */
-export function betaText(times, beta) {
-  if (times === 0) return "= 0: every key alike";
+/** β in numbers, and beside the layer's own. @param {number} times @param {number} beta @param {Layer} [layer] */
+export function betaText(times, beta, layer) {
+  if (times === 0) return layer?.bias ? "= 0: the bias alone" : "= 0: every key alike";
   if (!Number.isFinite(beta)) return "= ∞: hard";
   return `= ${precise(beta)} (${times === 1 ? "1×, as trained" : `${times}×`})`;
 }

@@ -4,11 +4,12 @@
  * @typedef {import("./viewer.js").Seen} Seen
  * @typedef {import("./viewer.js").Actions} Actions
  */
-import { entropy } from "./attention.js";
+import { entropy, largest } from "./attention.js";
 import { precise } from "./colour.js";
 import { strongest } from "./controls.js";
 import { h, say } from "./dom.js";
 import { title } from "./look.js";
+import { tokenName, visible } from "./streams.js";
 
 /** @param {Actions} actions */
 export function makeNumbers(actions) {
@@ -22,18 +23,19 @@ export function makeNumbers(actions) {
     say(heading, look.map ? "Strongest tokens" : "Strongest keys");
     const pairs = spreadOf(state, look);
     spread.replaceChildren(...pairs.map(([name, number]) => h("div", {}, h("dt", {}, name), h("dd", {}, number))));
-    const most = Math.max(...strongest(look, 1).map((i) => look.values[i]), ...(look.before ?? []), 1e-30);
-    list.replaceChildren(...strongest(look).map((i) => entry(i, look, most, state, actions)));
+    const most = [look.values, look.before ?? []].flatMap((each) => largest(each, 1).map((i) => each[i]));
+    list.replaceChildren(...strongest(look).map((i) => entry(i, look, Math.max(...most, 1e-30), state, actions)));
   }
   return { element, update };
 }
 
 function spreadOf(state, look) {
-  if (!look.distribution) return [["largest", precise(Math.max(...look.values))]];
+  const most = Array.prototype.reduce.call(look.values, (a, b) => Math.max(a, b), -Infinity);
+  if (!look.distribution) return [["largest", precise(most)]];
   if (state.head === "max" && !look.map) return [["entropy", "none: a maximum is no distribution"]];
   const [nats, before] = [entropy(look.values), look.before && entropy(look.before)];
   const both = (f) => (before === null ? f(nats) : `${f(before)} → ${f(nats)}`);
-  const of = state.method === "row" ? look.open : look.n;
+  const of = state.method === "row" && !look.map ? look.open : look.n;
   return [
     ["entropy", both((x) => `${x.toFixed(2)} nats`)],
     ["effective keys exp(H)", both((x) => Math.exp(x).toFixed(1)) + ` of ${of}`],
@@ -54,14 +56,14 @@ function entry(i, look, most, state, actions) {
     h(
       "button",
       { type: "button", disabled: Boolean(look.map), click: choose, title: "Choose this key to change it" },
-      h("span", {}, look.painted.labels[i]),
+      h("span", {}, tokenName(look.painted, i)),
       bar,
       h("span", { class: "pl-number" }, number),
     ),
   );
 }
 
-/** The classes with their probabilities, or the words with theirs. */
+/** The likeliest tokens at the query, or the classes, or the words that were said, with their probabilities. */
 export function makeAnswers() {
   const list = h("ol", { class: "pl-top pl-answers" });
   const heading = h("h3", {});
@@ -69,26 +71,38 @@ export function makeAnswers() {
   const element = h("section", { class: "pl-card", "aria-label": "Answers" }, heading, list, sum);
 
   /** @param {Seen} seen */
-  function update({ trace }) {
-    const words = trace.words.length > 0;
-    element.hidden = !words && !trace.answers.length;
-    say(heading, words ? "What it said" : "What it answered");
-    const shares = words ? trace.words.map(([word, log]) => [word, Math.exp(log)]) : trace.answers;
+  function update(seen) {
+    const { trace } = seen;
+    const [title, shares, note] = stepAt(seen) ?? answersOf(trace);
+    element.hidden = !shares.length;
+    say(heading, title);
+    say(sum, note);
     const text = JSON.stringify(shares);
     if (list.dataset.shares === text) return;
     list.dataset.shares = text;
-    list.replaceChildren(
-      ...shares.map(([name, share], i) => {
-        const bar = h("span", { class: "pl-bar", "aria-hidden": "true" }, h("i", {}));
-        bar.firstChild.style.width = `${100 * share}%`;
-        const number = words ? `${precise(trace.words[i][1])} (${percent(share)})` : percent(share);
-        return h("li", {}, h("div", {}, h("span", {}, name), bar, h("span", { class: "pl-number" }, number)));
-      }),
-    );
-    const total = trace.words.reduce((a, [, log]) => a + log, 0);
-    say(sum, words ? `Log-probabilities (and probabilities); ${precise(total)} together.` : "");
+    list.replaceChildren(...shares.map(([name, share, number]) => {
+      const bar = h("span", { class: "pl-bar", "aria-hidden": "true" }, h("i", {}));
+      bar.firstChild.style.width = `${100 * share}%`;
+      return h("li", {}, h("div", {}, h("span", {}, name), bar, h("span", { class: "pl-number" }, number)));
+    }));
   }
   return { element, update };
+}
+
+/** What was likely at the query, if the trace has it. @returns {[string, [string, number, string][], string] | null} */
+function stepAt({ trace, state, look }) {
+  const step = trace.steps.find((each) => each.stream === look.queries.name && each.position === state.token);
+  if (!step) return null;
+  const before = visible(look.queries.labels[state.token]).trim();
+  return [`Likely at “${before}”`, step.answers.map(([name, share]) => [visible(name), share, percent(share)]), ""];
+}
+
+/** @returns {[string, [string, number, string][], string]} */
+function answersOf({ answers, words }) {
+  if (!words.length) return ["What it answered", answers.map(([name, share]) => [visible(name), share, percent(share)]), ""];
+  const total = precise(words.reduce((a, [, log]) => a + log, 0));
+  const said = words.map(([word, log]) => [visible(word), Math.exp(log), `${precise(log)} (${percent(Math.exp(log))})`]);
+  return ["What it said", said, `Log-probabilities (and probabilities); ${total} together.`];
 }
 
 const percent = (share) => (share < 0.001 ? "< 0.1 %" : share > 0.999 ? "> 99.9 %" : `${(100 * share).toFixed(1)} %`);
@@ -96,7 +110,7 @@ const percent = (share) => (share < 0.001 ? "< 0.1 %" : share > 0.999 ? "> 99.9 
 /** The picture in words, for those who hear it. @param {Seen} seen */
 export function spoken({ trace, state, look }) {
   const [first] = title(trace, state, look);
-  const top = strongest(look, 4).map((i) => `${look.painted.labels[i]} ${precise(look.values[i])}`);
+  const top = strongest(look, 4).map((i) => `${tokenName(look.painted, i)} ${precise(look.values[i])}`);
   const spread = spreadOf(state, look).map(([name, number]) => `${name} ${number}`);
   return `${first}: ${top.join(", ") || "nothing"}. ${spread.join(", ")}.${state.pin ? " Pinned." : ""}`;
 }

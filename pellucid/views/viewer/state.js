@@ -5,44 +5,50 @@
  * @typedef {import("./attention.js").Edit} Edit
  * @typedef {{
  *   trace: number, layer: number, head: number | "mean" | "max", token: number, pin: boolean, key: number | null,
- *   pick: "query" | "key", method: string, target: number, beta: number,
- *   scale: import("./colour.js").ScaleKind, edits: Record<string, Edit>,
+ *   pick: "query" | "key", method: string, target: number, beta: number, view: "tokens" | "columns",
+ *   scale: import("./colour.js").ScaleKind, edits: Record<string, Edit>, off: string[],
  * }} State token: the query; beta: times the layer's own; target: which of the method's maps;
- *   edits: by "layer-key"
+ *   edits: by "layer-key"; off: heads that are switched off, "layer-head"
  */
+import { isPictured, streamOf } from "./streams.js";
 
 export const UNCHANGED = Object.freeze({ length: 1, noise: 0, deleted: false });
 
-/** Where to begin: the last attention over the image, from the class token or else from the middle. */
+/** Where to begin: the last attention onto a picture, else the last onto other tokens, else the first. @returns {State} */
 export function beginning(traces, trace = 0) {
-  const { tokens, layers } = traces[trace];
-  const layer = Math.max(
-    0,
-    layers.findLastIndex((each) => each.keys === "image"),
-  );
+  const { layers } = traces[trace];
+  const pictured = layers.findLastIndex((each) => isPictured(streamOf(traces[trace], each.keys)));
+  const layer = Math.max(0, pictured >= 0 ? pictured : layers.findLastIndex((each) => each.keys !== each.queries));
   return {
     trace,
     layer,
     head: "mean",
-    token: firstToken(tokens, layers[layer]),
+    token: firstToken(traces[trace], layers[layer]),
     pin: false,
     key: null,
     pick: "query",
     method: "row",
     target: 0,
     beta: 1,
+    view: "tokens",
     scale: "absolute",
     edits: {},
+    off: [],
   };
 }
 
-/** The query that a layer is first seen from. */
-export function firstToken(tokens, layer) {
-  const asked = tokens.find((each) => each.name === layer?.queries);
-  if (!asked?.grid) return 0;
+/** The query that a layer is first seen from: the class token or the middle patch; of text the last that is a word. */
+export function firstToken(trace, layer) {
+  const asked = streamOf(trace, layer.queries);
+  if (asked.prompt !== null && trace.words.length) return Math.max(asked.prompt - 1, 0);
+  if (asked.kind === "text") {
+    const last = layer.causal ? layer.nQueries - 1 : 0;
+    const words = asked.labels.flatMap((_, i) => (asked.special.has(i) ? [] : [i]));
+    return layer.causal ? last : (words[0] ?? last);
+  }
+  if (!asked.grid) return 0;
   const [rows, columns] = asked.grid;
-  const extra = asked.labels.length - rows * columns;
-  return extra ? 0 : Math.floor(rows / 2) * columns + Math.floor(columns / 2);
+  return asked.first ? 0 : Math.floor(rows / 2) * columns + Math.floor(columns / 2);
 }
 
 /** The state, made to fit the traces: what an address asks for may not be there. @returns {State} */
@@ -51,18 +57,21 @@ export function fitting(traces, wanted) {
   const trace = traces[start.trace];
   const state = { ...start, ...wanted, trace: start.trace };
   state.layer = within(state.layer, trace.layers.length, start.layer);
+  if (state.layer >= trace.come) state.layer = Math.max(trace.come - 1, 0);
   const layer = trace.layers[state.layer];
-  const usual = wanted.layer === undefined ? start.token : firstToken(trace.tokens, layer);
+  const usual = firstToken(trace, layer);
   state.token = within(wanted.token, layer.nQueries, usual);
   state.key = state.key === null ? null : within(state.key, layer.nKeys, null);
   if (typeof state.head === "number") state.head = within(state.head, layer.heads, "mean");
   if (!["row", "column"].includes(state.method)) {
-    const maps = trace.maps.filter((map) => map.method === state.method);
+    const maps = trace.come < trace.layers.length ? [] : trace.maps.filter((map) => map.method === state.method);
     if (!maps.length) state.method = "row";
     state.target = within(state.target, maps.length, 0);
   }
   const there = ([place]) => within(Number(place.split("-")[1]), trace.layers[place.split("-")[0]]?.nKeys ?? 0, null);
   state.edits = Object.fromEntries(Object.entries(state.edits).filter((each) => there(each) !== null));
+  const headsOf = (place) => trace.layers[place.split("-")[0]]?.heads ?? 0;
+  state.off = state.off.filter((place) => Number(place.split("-")[1]) < headsOf(place));
   return state;
 }
 
@@ -78,6 +87,17 @@ export function editsOf(state, layer = state.layer) {
   return found;
 }
 
+/** The heads of one layer that are switched off. @param {State} state @returns {number[]} */
+export function offOf(state, layer = state.layer) {
+  return state.off.map((place) => place.split("-").map(Number)).flatMap(([of, head]) => (of === layer ? [head] : []));
+}
+
+/** The state's heads that are off, with one more or one less. @param {State} state @param {number} head */
+export function switched(state, head) {
+  const place = `${state.layer}-${head}`;
+  return state.off.includes(place) ? state.off.filter((each) => each !== place) : [...state.off, place];
+}
+
 /** The state with one key of the present layer changed. @param {Partial<Edit>} change */
 export function withEdit(state, key, change) {
   const place = `${state.layer}-${key}`;
@@ -87,7 +107,7 @@ export function withEdit(state, key, change) {
   return { ...state, edits: same ? others : { ...others, [place]: edit } };
 }
 
-const OURS = ["trace", "layer", "head", "token", "pin", "key", "pick", "method", "target", "beta", "scale", "edits"];
+const OURS = "trace layer head token pin key pick method target beta view scale edits off".split(" ");
 
 /** The address's fragment: others' entries stay, ours are written anew. @param {State} state */
 export function toHash(state, hash = "") {
@@ -99,7 +119,9 @@ export function toHash(state, hash = "") {
   if (state.pick !== "query") entries.set("pick", state.pick);
   if (state.target) entries.set("target", String(state.target));
   if (state.beta !== 1) entries.set("beta", state.beta === Infinity ? "inf" : String(state.beta));
+  if (state.view !== "tokens") entries.set("view", state.view);
   if (state.scale !== "absolute") entries.set("scale", state.scale);
+  if (state.off.length) entries.set("off", state.off.join("_"));
   const edits = Object.entries(state.edits).map(([place, edit]) => {
     const parts = [place, edit.length !== 1 && `x${edit.length}`, edit.noise && `n${edit.noise}`, edit.deleted && "d"];
     return parts.filter(Boolean).join("-");
@@ -125,6 +147,8 @@ export function fromHash(hash) {
   const beta = entries.get("beta") === "inf" ? Infinity : Number(entries.get("beta") ?? 1);
   if (beta >= 0) wanted.beta = beta;
   if (["absolute", "linear", "rescaled"].includes(entries.get("scale") ?? "")) wanted.scale = entries.get("scale");
+  if (["tokens", "columns"].includes(entries.get("view") ?? "")) wanted.view = entries.get("view");
+  if (entries.has("off")) wanted.off = (entries.get("off") ?? "").split("_").filter((each) => /^\d{1,4}-\d{1,4}$/.test(each));
   if (entries.has("edits")) wanted.edits = Object.fromEntries((entries.get("edits") ?? "").split("_").flatMap(edit));
   return wanted;
 }

@@ -6,7 +6,7 @@
  * @typedef {{name: string, token: number, role?: string}} Under the token under the pointer
  * @typedef {{
  *   trace: Trace, state: State, look: import("./look.js").Look, scale: import("./colour.js").Scale,
- *   picture: {own: any, grey: any}, under: Under | null,
+ *   picture: {own: any, grey: any} | null, under: Under | null,
  * }} Seen
  * @typedef {{
  *   change: (part: Partial<State>) => void, edit: (part: object) => void, draw: () => void,
@@ -14,45 +14,82 @@
  *   choose: (name: string, token: number, role?: string) => void, move: (name: string, token: number) => void,
  * }} Actions change: the state; point: hover; choose: click; move: with the keyboard
  */
+import { readArriving } from "./arriving.js";
 import { parse } from "./bundle.js";
+import { makeChain } from "./chain.js";
 import { makeScale } from "./colour.js";
 import { makeChanger, makeControls } from "./controls.js";
 import { h, say, set } from "./dom.js";
 import { prepared } from "./draw.js";
 import { look } from "./look.js";
-import { makeAllHeads, makeMatrix } from "./maps.js";
+import { makeAllHeads } from "./heads.js";
+import { makeMatrix } from "./maps.js";
 import { makeAnswers, makeNumbers, spoken } from "./numbers.js";
 import { makeStage } from "./stage.js";
 import { firstToken, fitting, fromHash, toHash, withEdit } from "./state.js";
+import { saidBy, visible, wordAt } from "./streams.js";
 
 const SOON = 40; // milliseconds after which the slow parts are drawn
 const LATER = 300; // after which the address is written and the row is spoken
 
 /**
- * Show one trace, or several to choose from.
- * @param {HTMLElement} element @param {ArrayBuffer | ArrayBufferView | (ArrayBuffer | ArrayBufferView)[]} data
- * @param {{stateInAddress?: boolean}} options
- * @returns {{destroy: () => void, state: () => State | null}}
+ * @typedef {ArrayBuffer | ArrayBufferView} Bytes
+ * @typedef {{destroy: () => void, state: () => State | null, whole: Promise<Uint8Array | null>}} Viewer whole: all bytes
+ *   of what was read while it came
+ */
+
+/**
+ * Show one trace, or several to choose from. A response is shown while it comes: as soon as its first layer is there.
+ * @param {HTMLElement} element @param {Bytes | Bytes[] | Response} data @param {{stateInAddress?: boolean}} options
+ * @returns {Viewer}
  */
 export function mount(element, data, { stateInAddress = true } = {}) {
-  try {
-    const traces = (Array.isArray(data) ? data : [data]).map(parse);
+  /** @type {ReturnType<typeof show> | null} */
+  let shown = null;
+  let gone = false;
+  const fail = (error) => {
+    shown?.destroy();
+    shown = null;
+    element.replaceChildren(h("p", { class: "pellucid pl-error", role: "alert" }, error.message));
+    return null;
+  };
+  const begin = (traces) => {
     const empty = !traces.length || traces.some((trace) => !trace.layers.length);
     if (empty) throw new Error("There is no attention to see.");
-    return show(element, traces, stateInAddress);
+    shown = show(element, traces, stateInAddress);
+  };
+  const arrived = (trace) => {
+    if (gone) return;
+    if (shown) shown.more();
+    else begin([trace]);
+  };
+  let whole = Promise.resolve(null);
+  try {
+    if (data instanceof Response) whole = readArriving(data, arrived).catch(fail);
+    else begin((Array.isArray(data) ? data : [data]).map(parse));
   } catch (error) {
-    element.replaceChildren(h("p", { class: "pellucid pl-error", role: "alert" }, error.message));
-    return { destroy: () => element.replaceChildren(), state: () => null };
+    fail(error);
   }
+  return {
+    destroy() {
+      gone = true;
+      if (shown) shown.destroy();
+      else element.replaceChildren();
+    },
+    state: () => shown?.state() ?? null,
+    whole,
+  };
 }
 
 function show(element, traces, stateInAddress) {
-  let state = fitting(traces, stateInAddress ? fromHash(location.hash) : {});
+  /** What was asked for, while not all of it is here; null once somebody has chosen another layer. */
+  let awaited = stateInAddress ? fromHash(location.hash) : {};
+  let state = fitting(traces, awaited);
   /** @type {Under | null} */
   let under = null;
   /** @type {Seen} */
   let seen;
-  const pictures = traces.map((trace) => prepared(trace.image));
+  const pictures = traces.map((trace) => trace.pictures.map(prepared));
   const timers = { soon: 0, later: 0 };
 
   /** @type {Actions} */
@@ -60,6 +97,7 @@ function show(element, traces, stateInAddress) {
     change(part) {
       const elsewhere = part.layer !== undefined || part.trace !== undefined;
       const wanted = { ...state, ...part };
+      awaited = elsewhere ? null : awaited && { ...awaited, ...part };
       if (elsewhere) Object.assign(wanted, moved(wanted));
       state = fitting(traces, wanted);
       draw();
@@ -77,7 +115,7 @@ function show(element, traces, stateInAddress) {
     },
     choose(name, token, role) {
       under = { name, token, role };
-      const word = role === "query" && name === "words" ? mapOfWord(token) : null;
+      const word = role === "query" && name === saidBy(traces[state.trace])?.name ? mapOfWord(token) : null;
       if (actions.asks(name, role)) actions.change({ token, pin: !(state.pin && state.token === token) });
       else if (word !== null) actions.change({ target: word });
       else if (name === seen.look.keys.name && role !== "query") actions.change({ key: token, pin: true });
@@ -91,10 +129,11 @@ function show(element, traces, stateInAddress) {
   /** Whether what is painted follows the query. */
   const follows = () => state.method === "row" || (seen.look.map !== null && seen.look.map.word !== null);
 
-  function mapOfWord(word) {
+  function mapOfWord(position) {
+    const word = wordAt(traces[state.trace], saidBy(traces[state.trace]), position);
     const maps = traces[state.trace].maps.filter((map) => map.method === state.method);
     const place = maps.findIndex((map) => map.word === word);
-    return place < 0 ? null : place;
+    return place < 0 || word === null ? null : place;
   }
 
   /** In another layer a token keeps its number where it is the same token; elsewhere one begins anew. */
@@ -105,7 +144,7 @@ function show(element, traces, stateInAddress) {
     if (!next) return { token: undefined, key: null, pin: false, edits: {} };
     const same = old.queries === next.queries;
     return {
-      token: same ? wanted.token : firstToken(to.tokens, next),
+      token: same ? wanted.token : firstToken(to, next),
       key: old.keys === next.keys ? wanted.key : null,
       pin: same && wanted.pin,
       ...(wanted.trace !== state.trace && { edits: {} }),
@@ -119,6 +158,8 @@ function show(element, traces, stateInAddress) {
   const answers = makeAnswers();
   const matrix = makeMatrix(actions);
   const allHeads = makeAllHeads(actions);
+  const chain = makeChain(actions);
+  const progress = h("p", { class: "pl-quiet pl-progress", role: "status" });
   const live = h("p", { class: "pl-hidden", "aria-live": "polite", role: "status" });
   const heading = h("p", { class: "pl-model" });
   const strip = makeStrip(traces, pictures, actions);
@@ -128,8 +169,8 @@ function show(element, traces, stateInAddress) {
     h(
       "div",
       { class: "pl-body" },
-      h("header", { class: "pl-header" }, heading, strip.element),
-      stage.element,
+      h("header", { class: "pl-header" }, heading, progress, strip.element),
+      h("div", { class: "pl-column pl-first" }, stage.element, chain.element),
       h("div", { class: "pl-column" }, controls.element, changer.element, answers.element),
       h("div", { class: "pl-column pl-wide" }, numbers.element, matrix.element, allHeads.element),
       live,
@@ -145,9 +186,11 @@ function show(element, traces, stateInAddress) {
     const trace = traces[state.trace];
     const seenNow = look(trace, state);
     const scale = makeScale(state.scale, seenNow.n, seenNow.values, seenNow.distribution);
-    seen = { trace, state, look: seenNow, scale, picture: pictures[state.trace], under };
+    const onto = seenNow.painted.picture ?? seenNow.queries.picture ?? 0;
+    seen = { trace, state, look: seenNow, scale, picture: pictures[state.trace][onto] ?? null, under };
     say(heading, describe(trace));
-    for (const part of [strip, stage, controls, changer, numbers, answers]) part.update(seen);
+    say(progress, told(trace));
+    for (const part of [strip, stage, controls, changer, numbers, answers, chain]) part.update(seen);
     root.dataset.pinned = String(state.pin);
     performance.clearMeasures("pellucid row");
     performance.measure("pellucid row", { start, end: performance.now() });
@@ -191,32 +234,46 @@ function show(element, traces, stateInAddress) {
       observer.disconnect();
       clearTimeout(timers.soon);
       clearTimeout(timers.later);
+      matrix.stop();
+      allHeads.stop();
       dark.removeEventListener("change", draw);
       window.removeEventListener("hashchange", fromAddress);
       root.remove();
     },
     state: () => structuredClone(state),
+    /** More of the trace is here. */
+    more() {
+      state = fitting(traces, awaited ? { ...state, layer: undefined, token: undefined, ...awaited } : state);
+      draw();
+    },
   };
 }
 
 function describe(trace) {
-  const image = trace.tokens.find((each) => each.name === "image");
   const heads = [...new Set(trace.layers.map((layer) => layer.heads))].join(" or ");
-  const tokens = image ? `${image.labels.length} image tokens, ` : "";
-  return `${trace.model || trace.kind} · ${tokens}${trace.layers.length} attentions of ${heads} heads`;
+  const tokens = trace.streams.map(({ labels, name }) => `${labels.length.toLocaleString("en")} ${name} tokens, `);
+  return `${trace.model || trace.kind} · ${tokens.join("")}${trace.layers.length} attentions of ${heads} heads`;
+}
+
+/** What isn't here, yet or at all. */
+function told(trace) {
+  if (trace.come < trace.layers.length) return `${trace.come} of ${trace.layers.length} attentions have come …`;
+  return trace.missed.map(([name, reason]) => `Not recorded: ${name}, ${reason}.`).join(" ");
 }
 
 /** Several traces as thumbnails to choose from. */
 function makeStrip(traces, pictures, actions) {
   const element = h("nav", { class: "pl-strip", "aria-label": "Traces", hidden: traces.length < 2 });
   traces.forEach((trace, i) => {
-    const answer = trace.answers[0]?.[0] ?? trace.words.map(([word]) => word).join(" ");
+    const answer = visible(trace.answers[0]?.[0] ?? (trace.words.map(([word]) => word).join(" ") || trace.model));
     const small = h("canvas", { "aria-hidden": "true", width: 96, height: 96 });
+    const [picture] = pictures[i];
     const context = small.getContext("2d");
-    context.imageSmoothingEnabled = trace.image.width > 96;
-    context.drawImage(pictures[i].own, 0, 0, 96, 96);
+    context.imageSmoothingEnabled = picture?.own.width > 96;
+    if (picture) context.drawImage(picture.own, 0, 0, 96, 96);
+    small.hidden = !picture;
     const click = () => actions.change({ trace: i });
-    const label = `Picture ${i + 1}: ${answer}`;
+    const label = `${picture ? "Picture" : "Input"} ${i + 1}: ${answer}`;
     element.append(h("button", { type: "button", click, "aria-label": label }, small, h("span", {}, answer)));
   });
   const update = ({ state }) => {

@@ -41,7 +41,7 @@ export function makeMask({ layer }) {
 
   /** One row under the mask, in its form. */
   function rowOf(query, beta, open) {
-    if (state.form === "boolean") return [...attentionRow({ ...layer, mask: state.mask }, 0, query, beta)];
+    if (state.form === "boolean") return [...attentionRow({ ...layer, mask: { heads: 1, packed: false, bits: state.mask } }, 0, query, beta)];
     const scores = Array.from(open, (_, key) => scoresOf(layer, query, key, beta)[0]);
     return added(scores, open, AMOUNTS[state.form]);
   }
