@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, cast
 import torch
 from matplotlib.figure import Figure
 
+from pellucid.cli.attend_any import attend_any, is_anybodys
 from pellucid.cli.pictures import check_all_read, find_pictures, number_file, read_pictures
 from pellucid.cli.verbs import AttendOptions
 from pellucid.data.images import ImageSet
@@ -44,6 +45,10 @@ class Watched(NamedTuple):
 def attend(options: AttendOptions) -> None:
     """Watch a model look at every picture that can be read; the others get a sentence each, and exit code 2."""
     check_files(options)
+    if is_anybodys(options.model):
+        return attend_any(options)
+    if options.text or options.audio is not None or options.generate is not None:
+        raise ValueError(f"--text, --audio and --generate are for hf: models; {options.model} looks at pictures")
     methods: list[Method] = [cast(Method, method.replace("-", " ")) for method in options.method]
     paths = find_pictures(options.images)
     model = load(options.model, device=pick_device(options.device))
@@ -65,7 +70,7 @@ def attend(options: AttendOptions) -> None:
         print(json.dumps(summarise(options, watched, files, measured, health), allow_nan=False))
     else:
         print_findings(watched, files, measured, health)
-    check_all_read(len(watched), paths)
+    return check_all_read(len(watched), paths)
 
 
 # What was asked for, before the work
