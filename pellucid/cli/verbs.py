@@ -360,7 +360,8 @@ class ServeOptions:
     """
 
     models: tuple[str, ...] = ()
-    """Runs' folders, saved folders or names of shipped models; all shipped ones unless given."""
+    """Runs' folders, saved folders or names of shipped models; all shipped ones unless given. hf:FOLDER and timm:FOLDER
+    for other libraries' models, whatever they read."""
     runs: Path | None = None
     """Folder whose subfolders are training runs; runs unless given."""
     host: str = "127.0.0.1"
