@@ -87,4 +87,5 @@ assert claim.measured > 0.05
 print(claim.counter_example)
 
 # %% [markdown]
-# `pellucid lab` runs every claim of these documents at its full size, and fails if one falls.
+# `pellucid lab` runs every claim of these documents at its full size, and fails if one falls. Go on with
+# `11_translator.py`.

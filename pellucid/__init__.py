@@ -12,7 +12,7 @@ tensor([[ True, False],
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 if TYPE_CHECKING:
     from pellucid.data.captions import CaptionSet as CaptionSet

@@ -16,8 +16,10 @@ from pellucid.lab import EXPERIMENTS, Case, Claim, draw_panels, experiment
 from pellucid.lab.frame import exponent
 from pellucid.lab.ledger import describe_claim, describe_experiment, failures, run_all
 
-QUICK = [name for name in EXPERIMENTS if name not in ("leaking", "depth", "heads", "interpolation", "reversed", "cost")]
-# The eleven sentences that are taught and aren't so, and which claims put them to the test.
+SLOW = ("leaking", "depth", "heads", "interpolation", "reversed", "cost", "embedding", "warmup", "field", "rotation",
+        "alignment", "searching")  # fmt: skip
+QUICK = [name for name in EXPERIMENTS if name not in SLOW]
+# The fourteen sentences that are taught and aren't so, and which claims put them to the test.
 HEARD = {
     1: ("shapes.columns",),
     2: ("shapes.single_head",),
@@ -30,8 +32,11 @@ HEARD = {
     9: ("testing.reversed",),
     10: ("testing.decoder",),
     11: ("choices.hard", "choices.soft"),
+    12: ("sequential.convolution",),
+    13: ("sizes.cnn",),
+    14: ("rotation.crops",),
 }
-FALSE = {1, 2, 3, 4, 5, 6, 7, 9, 11}  # the others are true under a condition
+FALSE = {1, 2, 3, 4, 5, 6, 7, 9, 11, 12, 13, 14}  # the others are true under a condition
 
 
 @pytest.fixture(scope="session")
@@ -53,7 +58,7 @@ def test_every_claim_stands(outcomes, claims):
     assert len(claims) >= 30
 
 
-def test_the_eleven_sentences_are_judged(claims):
+def test_the_fourteen_sentences_are_judged(claims):
     judged = {number: [claims[name] for name in names] for number, names in HEARD.items()}
     for number, sentences in judged.items():
         assert {claim.verdict for claim in sentences} == {"false" if number in FALSE else "conditional"}
@@ -110,6 +115,10 @@ ALTERED = {  # an experiment, parameters that take away what its claim rests on,
     "perturbation": ({"alpha": 1.0}, {"perturbation.elongated"}),
     "leaking": ({"steps": 1}, {"leaking.accuracy", "leaking.alone"}),
     "reversed": ({"points": 1}, {"testing.reversed"}),
+    "sequential": ({"words": (2, 4), "kernel": 3}, {"sequential.path"}),
+    "warmup": ({"rate": 1e-4, "steps": 10}, {"warmup.needed"}),
+    "embedding": ({"steps": 5}, {"embedding.scale"}),
+    "rotation": ({"steps": 1}, {"rotation.crops"}),
 }
 
 
@@ -123,7 +132,7 @@ def test_a_claim_falls_with_what_it_rests_on(name):
 
 @pytest.mark.parametrize("name", ["shapes", "temperature", "preserve", "perturbation", "order", "sinusoids", "built",
                                   "convolution", "multihead", "packed", "norms", "forcing", "graph", "masks",
-                                  "padding", "choices", "precision", "scaling"])  # fmt: skip
+                                  "padding", "choices", "precision", "scaling", "sequential", "sizes"])  # fmt: skip
 def test_verdicts_dont_hang_on_the_seed(name):
     one = EXPERIMENTS[name]
     for seed in (1, 2):

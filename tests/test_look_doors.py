@@ -71,7 +71,7 @@ def test_a_command_gives_a_page(folders, tmp_path, capsys, model, asked, kind, s
         (["hf:MODEL", "--text", " ".join([TEXT] * 6)], "places for 32"),
         (["hf:MODEL", "--text", "a", "b", "c"], "names 3 texts"),
         (["hf:MODEL", "--audio", "pyproject.toml"], "can't be read as a .wav file"),
-        (["vit-cifar10", "--text", "a"], "are for hf: models"),
+        (["vit-cifar10", "--text", "a"], "--text is for hf: models and translators"),
     ],
 )
 def test_what_can_not_be_looked_at_is_said_in_one_sentence(folders, capsys, asked, sentence):

@@ -14,6 +14,7 @@ from pellucid.cli.demo import SAMPLES
 from pellucid.data.tokenizer import END, MASK, NEVER, PAD, START
 from pellucid.decode import beam_search, greedy, sample
 from pellucid.decode.translations import Sampling, map_words, translate_all
+from pellucid.explain.sentences import PairLook
 from pellucid.models import Transformer, TransformerConfig
 from pellucid.ops import masks
 from pellucid.ready import ReadyTranslator, load, load_translator
@@ -23,6 +24,8 @@ from pellucid.runs.checkpoints import Checkpoint
 from pellucid.training import Stopped, train
 from pellucid.training.distributed import Processes
 from pellucid.training.translate import Translating, disagreement, resolve
+from pellucid.views.bundle import load_trace, save_trace
+from pellucid.views.reading import attention_map
 
 SMALL = {
     "model.width": 32, "model.heads": 4, "model.hidden": 64, "model.encoder_layers": 1, "model.decoder_layers": 1,
@@ -328,6 +331,58 @@ def test_translate_prints_what_it_says(trained, tmp_path, capsys):
     assert told[0]["translations"][0]["words"][0]["word"] == "der"
 
 
+def test_a_trace_holds_what_its_attention_follows_from(trained, tmp_path):
+    """Two rows of text; the rows of its layers are the weights that come with the translation."""
+    model, sentence = trained.model, "the old dog runs here."
+    (best,) = model.translate(sentence, attention=True)
+    trace = model.trace(sentence, translation=best)
+    source, said = trace.streams
+    assert [stream.kind for stream in trace.streams] == ["text", "text"]
+    assert "".join(source.labels[:-1]) == " " + sentence
+    assert "".join(word for word, _ in trace.words[:-1]) == " " + best.text
+    assert said.labels[1:] == tuple(word for word, _ in trace.words[:-1])
+    assert sum(log_prob for _, log_prob in trace.words) == pytest.approx(best.log_prob, abs=1e-4)
+    cross = next(layer for layer in trace.layers if (layer.queries, layer.keys) == ("translation", "source"))
+    rows = model.tokenizer.words(best.tokens), model.tokenizer.words(model.tokenizer.source(sentence))
+    assert_close(map_words(attention_map(cross), *rows), best.attention[0])
+    assert {(each.method, each.stream) for each in trace.maps} == {("rollout", "source"), ("gradient", "source")}
+    assert len(trace.maps) == 2 * len(trace.words)
+    save_trace(trace, tmp_path / "said.pellucid")
+    assert load_trace(tmp_path / "said.pellucid").stream("source").labels == source.labels
+    with pytest.raises(ValueError, match=r"the translation is of 'the old dog runs here\.'; expected one of 'a dog'"):
+        model.trace("a dog", translation=best)
+
+
+def test_maps_through_the_model_are_the_formula(trained):
+    """Rollout of one layer each: half of a word's look goes on as it is, half by attention, on both sides."""
+    model, tokenizer = trained.model.model, trained.model.tokenizer
+    source, said = (torch.tensor([tokenizer.source(each)]) for each in ("a red tree", "ein Baum roter"))
+    look = PairLook.of(model, source, said, gradients=True)
+    (own, cross), (reads,) = look.decoder[0], look.encoder
+    mean = lambda record: record.weights()[0].double().mean(0)  # noqa: E731
+    half = lambda weights: (torch.eye(weights.shape[0]) + weights) / 2  # noqa: E731
+    truth = mean(cross) / 2 @ half(mean(reads))
+    assert_close(look.maps("rollout").double(), truth, atol=1e-6, rtol=0)
+    assert_close(look.maps("raw").double(), mean(cross), atol=1e-6, rtol=0)
+    assert not torch.equal(look.maps("random"), look.maps("random", seed=1))
+    assert own.causal
+    assert look.maps("gradient").min() >= 0
+    with pytest.raises(ValueError, match="method is 'nothing'; expected one of raw, "):
+        look.map("nothing", 0)
+
+
+def test_attend_writes_a_page_and_traces(trained, tmp_path, capsys):
+    page, trace = tmp_path / "page.html", tmp_path / "seen.pellucid"
+    words = ["attend", str(trained.folder), "a red tree stands here.", "--out", str(page), "--trace", str(trace)]
+    assert main(words) == 0
+    assert "a red tree stands here.  ein Baum roter steht hier." in capsys.readouterr().out
+    assert page.stat().st_size > 100_000
+    assert load_trace(trace).kind == "translator"
+    assert main([*words, "--json"]) == 0
+    (told,) = json.loads(capsys.readouterr().out)["sentences"]
+    assert told["translation"] == "ein Baum roter steht hier."
+
+
 def test_evaluate_prints_figures(trained, text, tmp_path, capsys):
     said = tmp_path / "said.txt"
     words = ["evaluate", str(trained.folder), "--data", str(text), "--split", "test_new", "--translations", str(said)]
@@ -360,7 +415,8 @@ def test_evaluate_prints_figures(trained, text, tmp_path, capsys):
         (["evaluate", "{run}", "--data", "{text}", "--confusion", "x.png"], "--confusion is for classifiers"),
         (["evaluate", "vit-cifar10", "--data", "cifar10", "--split", "dev"], "--split is 'dev'"),
         (["evaluate", "vit-cifar10", "--data", "cifar10", "--translations", "x"], "--translations is for translators"),
-        (["attend", "{run}", "{png}"], "reads sentences: pellucid translate"),
+        (["attend", "{run}", "a", "--target", "3"], "--target is of pictures; pellucid translate"),
+        (["attend", "{run}", "a", "--method", "flow"], "--method flow is of pictures; a translator's are raw, "),
         (["predict", "{run}", "{png}"], "is a translator; expected a classifier (pellucid translate says"),
     ],
 )

@@ -3,7 +3,7 @@
 import json
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
@@ -11,6 +11,7 @@ import torch
 from matplotlib.figure import Figure
 
 from pellucid.cli.attend_any import attend_any, is_anybodys
+from pellucid.cli.attend_sentences import attend_sentences
 from pellucid.cli.pictures import check_all_read, find_pictures, number_file, read_pictures
 from pellucid.cli.verbs import AttendOptions
 from pellucid.data.images import ImageSet
@@ -47,15 +48,15 @@ def attend(options: AttendOptions) -> None:
     check_files(options)
     if is_anybodys(options.model):
         return attend_any(options)
-    if options.text or options.audio is not None or options.generate is not None:
-        raise ValueError(f"--text, --audio and --generate are for hf: models; {options.model} looks at pictures")
+    if options.audio is not None or options.generate is not None:
+        raise ValueError(f"--audio and --generate are for hf: models; {options.model} is one of ours")
     methods: list[Method] = [cast(Method, method.replace("-", " ")) for method in options.method]
-    paths = find_pictures(options.images)
     model = load(options.model, device=pick_device(options.device))
     if isinstance(model, ReadyTranslator):
-        raise ValueError(
-            f"{options.model} reads sentences: pellucid translate {options.model} … --figure alignment.png"
-        )
+        return attend_sentences(replace(options, images=(*options.images, *options.text)), model)
+    if options.text:
+        raise ValueError(f"--text is for hf: models and translators; {options.model} looks at pictures")
+    paths = find_pictures(options.images)
     check_kind(options, model)
     watched = [
         watch_picture(options, model, path, pixels, methods) for ((_, path, pixels),) in read_pictures(paths, model)

@@ -13,12 +13,13 @@ from pellucid.cli.caption import caption
 from pellucid.cli.lab import count_verdicts, report_failures, run_everything
 from pellucid.cli.predict import predict
 from pellucid.cli.train import show_run
-from pellucid.cli.verbs import CaptionOptions, DemoOptions, PredictOptions
+from pellucid.cli.translate import translate
+from pellucid.cli.verbs import CaptionOptions, DemoOptions, PredictOptions, TranslateOptions
 from pellucid.data.caption_sources import load_captions
 from pellucid.data.scenes import SceneSet
 from pellucid.explain import Trace
 from pellucid.lab.page import write_lab
-from pellucid.ready import load_captioner, load_classifier
+from pellucid.ready import load_captioner, load_classifier, load_translator
 from pellucid.recipes import recipe
 from pellucid.runs import CaptionerRun, Run
 from pellucid.training import Result, Stopped, train
@@ -28,7 +29,8 @@ from pellucid.training.train import free_path
 from pellucid.views.figures import matrices_figure, save_figure
 from pellucid.views.page import Section, to_html
 
-SHIPPED, SPEAKS = "vit-cifar10", "captioner-flickr8k"
+SHIPPED, SPEAKS, TRANSLATES = "vit-cifar10", "captioner-flickr8k", "translator-en-de"
+SENTENCE = "A man in a blue shirt rides a small horse on the beach."
 PHOTOGRAPH = "grace_hopper.jpg"  # comes with matplotlib
 SAMPLES = Path(__file__).parent / "samples"  # drawn by docs/draw_samples.py
 SHOWN = ("ship.png", "airplane.png")
@@ -54,7 +56,7 @@ class Story:
 
 
 def demo(options: DemoOptions) -> int:
-    """Reverse digits, read handwritten ones, recognise and caption pictures, run the lab; 1 if a claim of it falls.
+    """Reverse digits, read handwritten ones, recognise, caption, translate, run the lab; 1 if a claim of it falls.
 
     Earlier demos in the folder are kept.
     """
@@ -69,6 +71,7 @@ def demo(options: DemoOptions) -> int:
     recognises(options, story)
     tells(options, story)
     looks(options, story)
+    translates(options, story)
     code = judges(options, story) if options.lab else 0
     report = options.out / "report.html"
     to_html(story.traces, report, title="What the demo did", sections=story.sections)
@@ -177,6 +180,17 @@ def looks(options: DemoOptions, story: Story) -> None:
     trace = load_captioner(SPEAKS).trace(photograph)
     story.traces.append(trace)
     story.say(f"where it looked as it said “{' '.join(word for word, *_ in trace.words)}”:", words)
+
+
+def translates(options: DemoOptions, story: Story) -> None:
+    """Have a sentence translated by the translator that comes with the package, and draw which words it read."""
+    story.begin(f"{TRANSLATES}, trained on 29,000 descriptions of pictures, translates one that it has never seen.")
+    alignment = options.out / "alignment.png"
+    translate(TranslateOptions(TRANSLATES, (SENTENCE,), n_best=3, figure=alignment))
+    trace = load_translator(TRANSLATES).trace(SENTENCE)
+    story.traces.append(trace)
+    said = "".join(word for word, _ in trace.words[:-1]).strip()
+    story.say(f"which words of “{SENTENCE}” it read as it said “{said}”:", alignment)
 
 
 def judges(options: DemoOptions, story: Story) -> int:

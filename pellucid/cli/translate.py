@@ -15,8 +15,8 @@ from pellucid.decode.translations import Sampling, Translation
 from pellucid.devices import pick_device
 from pellucid.models import Transformer
 from pellucid.ready import load_translator
-from pellucid.views.captions import percent
-from pellucid.views.figures import attention_figure, check_path, save_figure
+from pellucid.views.alignments import alignment_figure
+from pellucid.views.figures import check_path, save_figure
 
 AT_ONCE = 1000  # sentences of a file between two that are printed
 
@@ -101,15 +101,9 @@ def draw_alignment(translation: Translation, layer: int | None, head: int | None
     """For each word that it says, a row: how much of its attention each word of the source has."""
     assert translation.attention is not None
     weights, name = choose_map(translation.attention, layer, head)
-    words = zip(translation.words, translation.probabilities, strict=True)
-    return attention_figure(
-        weights,
-        title=f"{translation.source}\n{translation}\ncross-attention of {name}",
-        queries=[f"{word}  {percent(share)}" for word, share in words],
-        keys=translation.source_words,
-        query_label="word it says",
-        key_label="word it reads",
-        top=max(float(weights.max()), 1e-6) if weights.numel() else 1.0,
+    title = f"cross-attention of {name}"
+    return alignment_figure(
+        weights, translation.words, translation.source_words, translation.probabilities, title=title
     )
 
 

@@ -144,6 +144,10 @@ class SubwordTokenizer:
         """The sentence up to the end."""
         return self.tokenizer.decode(self._said(ids), skip_special_tokens=True).removeprefix(" ")
 
+    def label(self, number: int) -> str:
+        """A piece as it is read, a blank before it if a word begins there; special tokens by their names."""
+        return self.tokenizer.decode([number]) if self._is_piece[number] else self._pieces[number]
+
     def words(self, ids: Sequence[int] | Tensor) -> list[tuple[str, slice]]:
         """Each word up to the end, as blanks and punctuation part them, and which of the numbers spell it."""
         ids = ids.tolist() if isinstance(ids, Tensor) else list(ids)

@@ -13,9 +13,10 @@ from pellucid.lab.panels import draw_panels
 
 # In an order that teaches: from one softmax to trained models.
 ROOMS = (
-    "shapes", "temperature", "keys", "choices", "graph", "masks", "leaking", "order", "sinusoids", "built",
-    "convolution", "multihead", "packed", "norms", "depth", "testing", "curve", "precision", "cost", "itself",
-    "heads", "interpolation",
+    "shapes", "temperature", "keys", "choices", "graph", "masks", "leaking", "order", "sinusoids", "embedding", "built",
+    "convolution", "multihead", "packed", "norms", "depth", "warmup", "testing", "curve", "precision", "cost",
+    "sequential", "sizes", "field", "rotation", "itself", "heads", "interpolation",
+    "alignment", "searching",
 )  # fmt: skip
 EXPERIMENTS: dict[str, Experiment] = {
     each.name: each
@@ -28,7 +29,11 @@ __all__ = ["EXPERIMENTS", "Case", "Claim", "Experiment", "Outcome", "Verdict", "
 
 
 def experiment(name: str) -> Experiment:
-    """The experiment of this name."""
+    """The experiment of this name.
+
+    >>> experiment("temperature").title
+    'β from 0 to ∞'
+    """
     if name not in EXPERIMENTS:
         raise ValueError(f"there is no experiment {name!r}; expected one of {', '.join(EXPERIMENTS)}")
     return EXPERIMENTS[name]

@@ -94,7 +94,15 @@ def evaluate(model: str | Path | ReadyModel, data: Any, split: str = "test", **h
 def load_checkpoint(
     folder: Path, checkpoint: Path | None = None, *, name: str = "", module: nn.Module | None = None
 ) -> Ready:
-    """A run's model with the weights of one of its checkpoints; those that it is known by unless given."""
+    """A run's model with the weights of one of its checkpoints; those that it is known by unless given.
+
+    >>> import tempfile, pellucid
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     trained = pellucid.train("vit_digits", out=f"{folder}/run", duration="2 steps", progress=False)
+    ...     model = load_checkpoint(trained.folder)
+    >>> model.kind
+    'classifier'
+    """
     run = RunFolder(folder).run()
     if isinstance(run, ClassifierRun) and run.module is not None and module is None:
         raise ValueError(f"{folder} trained a module of one's own, a {run.module}; give one: load(…, module=…)")
@@ -108,14 +116,31 @@ def load_checkpoint(
 
 
 def load_classifier(source: str | Path, device: torch.device | str = "cpu") -> ReadyClassifier:
+    """A classifier by its name or folder; what is something else is refused.
+
+    >>> load_classifier("vit-cifar10").labels[:2]
+    ('airplane', 'automobile')
+    """
     return _load_kind(ReadyClassifier, source, device)
 
 
 def load_captioner(source: str | Path, device: torch.device | str = "cpu") -> ReadyCaptioner:
+    """A captioner by its name or folder; what is something else is refused.
+
+    >>> load_captioner("captioner-scenes").kind
+    'captioner'
+    """
     return _load_kind(ReadyCaptioner, source, device)
 
 
 def load_translator(source: str | Path, device: torch.device | str = "cpu") -> ReadyTranslator:
+    """A translator by its name or folder; what is something else is refused.
+
+    >>> load_translator("vit-cifar10")
+    Traceback (most recent call last):
+        ...
+    ValueError: vit-cifar10 is a classifier; expected a translator (pellucid predict says what a classifier sees)
+    """
     return _load_kind(ReadyTranslator, source, device)
 
 

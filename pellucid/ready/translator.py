@@ -10,8 +10,10 @@ from torch import Tensor
 
 from pellucid.data.parallel import ParallelData, TextPairs, load_pairs
 from pellucid.data.subwords import SubwordTokenizer
-from pellucid.decode.translations import Sampling, translate_all
+from pellucid.decode.translations import Sampling, Translation, translate_all
 from pellucid.evaluation.translation import TranslationScores, score_translations
+from pellucid.explain.sentences import USUAL_METHODS, PairMethod, trace_translation
+from pellucid.explain.trace import Trace
 from pellucid.models import Transformer
 from pellucid.ready.model import ReadyModel
 from pellucid.runs import Run, TranslatorRun
@@ -33,7 +35,11 @@ class TranslationReport:
 
 
 class ReadyTranslator(ReadyModel):
-    """A transformer that translates, with the pieces of words that it reads and says."""
+    """A transformer that translates, with the pieces of words that it reads and says.
+
+    >>> ReadyTranslator.kind
+    'translator'
+    """
 
     kind, module_class, fit = "translator", Transformer, "stretch"
 
@@ -132,10 +138,21 @@ class ReadyTranslator(ReadyModel):
         source, target = self.model.config.languages or ("en", "de")
         return ParallelData(str(data), source=source, target=target)
 
-    def trace(self, picture: Any) -> Any:
-        raise ValueError(
-            "a translator's alignment comes with translate(…, attention=True); watch(model.model) records everything"
-        )
+    def trace(  # pyright: ignore[reportIncompatibleMethodOverride]  # it reads a sentence, not a picture
+        self,
+        sentence: str,
+        *,
+        translation: Translation | None = None,
+        beam: int = 5,
+        language: str | None = None,
+        methods: Sequence[PairMethod] = USUAL_METHODS,
+    ) -> Trace:
+        """All that its attention follows from, and a map for each piece that it says, or has said in a translation."""
+        said: Translation = translation or self.translate(sentence, beam, language=language)[0]
+        if said.source != sentence:
+            raise ValueError(f"the translation is of {said.source!r}; expected one of {sentence!r}")
+        how: dict[str, Any] = {"language": self.language(language), "methods": methods, "name": self.name}
+        return trace_translation(self.model, self.tokenizer, said, **how)
 
     def read(self, pictures: Any) -> Tensor:
         raise ValueError("a translator reads sentences, not pictures; ask it with translate(…)")

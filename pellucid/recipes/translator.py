@@ -11,7 +11,12 @@ from pellucid.runs.config import Optim, Subwords, TranslatorRun
 
 
 def translator_multi30k() -> TranslatorRun:
-    """pellucid train translator_multi30k --data.name PATH: any pair of en, de, fr and cs, on one H200."""
+    """pellucid train translator_multi30k --data.name PATH: any pair of en, de, fr and cs, on one H200.
+
+    Evidence: sacreBLEU of 1,000 test sentences, beam 5: en→de 39.7 39.5 39.2 (mean 39.5), de→en 43.4 43.2 43.4 (mean
+    43.3), en→fr 60.7 60.4 60.2 (mean 60.4); 197.0 s of training; 5,758,208 parameters. NVIDIA H200, 2026-11-19. Nine
+    runs side by side; their weights were not kept.
+    """
     return TranslatorRun(
         recipe="translator_multi30k",
         model=TransformerConfig(
@@ -42,12 +47,12 @@ def translator_small() -> TranslatorRun:
         recipe="translator_small",
         model=replace(
             full.model, width=128, encoder_layers=3, decoder_layers=2, hidden=384, norm_kind="layer", qk_norm=False,
-            dropout=0.0, attention_dropout=0.0,
+            dropout=0.1, attention_dropout=0.0,
         ),
         subwords=Subwords(size=4000),
         optim=replace(full.optim, lr=4e-3, muon_lr=0.02, ema=0.995),
-        duration="6 epochs",
-        batch=1024,
+        duration="18 epochs",
+        batch=2048,
         word_dropout=0.0,
         precision="float32",
         graphs=False,

@@ -25,7 +25,10 @@ COUNTS = 2  # times its default that a count may be: what an experiment costs ca
 NUMBERS = 4  # times for other numbers, which cost nothing
 SEEDS = 999
 # These train, look through many pictures or measure time: they run as they are, and once.
-LONG = frozenset({"scaling", "leaking", "depth", "exposure", "reversed", "cost", "itself", "heads", "interpolation"})
+LONG = frozenset({
+    "scaling", "embedding", "leaking", "depth", "warmup", "exposure", "reversed", "cost", "field", "rotation",
+    "itself", "heads", "interpolation", "alignment", "searching",
+})  # fmt: skip
 
 Page = dict[str, Any]
 

@@ -38,6 +38,15 @@ class Seen(Mapping[str, Record]):
     """The attentions of a watched model by their dotted module names, in the order in which they ran.
 
     A module that attends more than once gets `name`, `name#2`, `name#3`, …
+
+    >>> import torch
+    >>> from torch import nn
+    >>> layer = nn.TransformerEncoderLayer(16, 4, batch_first=True)
+    >>> model = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+    >>> with torch.no_grad(), watch(model.eval()) as seen:
+    ...     _ = model(torch.randn(1, 5, 16))
+    >>> list(seen), seen.check() < 1e-5
+    (['layers.0.self_attn', 'layers.1.self_attn'], True)
     """
 
     def __init__(self, model: nn.Module):
