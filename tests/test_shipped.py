@@ -18,7 +18,8 @@ from pellucid.ready.loading import SHIPPED
 
 @pytest.mark.parametrize(
     ("name", "most"),
-    [("vit-cifar10", 12_000_000), ("captioner-scenes", 3_000_000), ("captioner-flickr8k", 24_000_000)],
+    [("vit-cifar10", 12_000_000), ("captioner-scenes", 3_000_000), ("captioner-flickr8k", 24_000_000),
+     ("translator-en-de", 12_000_000)],
 )
 def test_it_is_small_and_in_half_precision(name, most):
     assert name in shipped()
