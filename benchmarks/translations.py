@@ -16,7 +16,7 @@ import pellucid
 SPLITS = ("test_2016_flickr", "test_2017_flickr")
 SCORE = Column(digits=2)
 COLUMNS = {"split": Column(), "sentences": Column()} | dict.fromkeys(
-    ("bleu", "interval", "chrf", "ter", "length_ratio", "shuffled", "empty", "fixed", "copy"), SCORE
+    ("bleu", "low", "high", "chrf", "ter", "length_ratio", "shuffled", "empty", "fixed", "copy"), SCORE
 )
 
 
@@ -27,8 +27,10 @@ def main() -> None:
     options = parser.parse_args()
     model = pellucid.load(options.model)
     figures = {split: model.evaluate(options.data, split).figures for split in SPLITS}
-    rows = [{"split": split} | {name: each[name] for name in COLUMNS if name != "split"}
-            for split, each in figures.items()]  # fmt: skip
+    rows = []
+    for split, each in figures.items():
+        named = each | {"split": split} | dict(zip(("low", "high"), each["interval"], strict=True))
+        rows.append({name: named[name] for name in COLUMNS})
     first = figures[SPLITS[0]]
     settings = {"model": options.model, "direction": first["direction"], "beam": first["beam"]}
     settings |= {"signature": first["signature"]}
