@@ -13,8 +13,8 @@ from pellucid.runs.config import Optim, Subwords, TranslatorRun
 def translator_multi30k() -> TranslatorRun:
     """pellucid train translator_multi30k --data.name PATH: any pair of en, de, fr and cs, on one H200.
 
-    Evidence: sacreBLEU on the test of 2016, means of three seeds: en→de 39.5, de→en 43.3, en→fr 60.4; 197 s of training
-    with nine runs side by side; 6.0 million parameters. NVIDIA H200, 2026-11-19.
+    sacreBLEU on the test of 2016, means of three seeds: en→de 39.5, de→en 43.3, en→fr 60.4; 197 s of training with nine
+    runs side by side; 6.0 million parameters. NVIDIA H200, 2026-11-19; LOG.md has the rest.
     """
     return TranslatorRun(
         recipe="translator_multi30k",
@@ -39,7 +39,11 @@ def translator_multi30k() -> TranslatorRun:
 
 
 def translator_small() -> TranslatorRun:
-    """pellucid train translator_small --data.name PATH: a few minutes on two cores."""
+    """pellucid train translator_small --data.name PATH: a quarter of an hour on two cores.
+
+    sacreBLEU on the test of 2016, en→de: 37.8 (seed 0, in half precision: translator-en-de); 37 minutes of processor
+    time in two processes on a busy machine; 1.5 million parameters. x86-64, 2026-11-19.
+    """
     full = translator_multi30k()
     return replace(
         full,
