@@ -10,6 +10,7 @@ from browser import chromium as chromium
 from browser import visit as visit
 from PIL import Image
 from serving import Serving, serving
+from strangers import stranger
 
 from pellucid.models import ViT, ViTConfig
 from pellucid.runs import ClassifierRun, RunFolder
@@ -146,6 +147,35 @@ def test_no_old_trace_stands_under_a_new_answer(server: Serving, visit, tmp_path
     held.pop().continue_()
     drawn(page)
     page.locator("#download").wait_for()
+
+
+@pytest.fixture(scope="module")
+def reading(tmp_path_factory):
+    """A server whose model reads text: a small GPT-2 with random weights."""
+    folder, log = tmp_path_factory.mktemp("models") / "gpt2", tmp_path_factory.mktemp("server") / "log.txt"
+    made = stranger("gpt2")
+    made.model.save_pretrained(folder)
+    made.reader.save_pretrained(folder)
+    with serving("--models", f"hf:{folder}", log=log) as found:
+        yield found
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
+def test_a_model_that_reads_is_given_text(reading: Serving, visit, tmp_path):
+    page = visit(f"{reading.address}/")
+    page.wait_for_selector("#viewer .pl-chip")
+    assert page.locator("#pictures").is_hidden()
+    page.get_by_label("Text", exact=True).fill("the cat sat because it was tired")
+    page.get_by_role("button", name="Look at it").click()
+    page.get_by_text("What “tired” attends to").wait_for()
+    tokens = page.locator("#viewer").get_by_role("group", name="Read").get_by_role("button")
+    assert tokens.count() == 7
+    assert "%" in page.locator("#answer .sentence").inner_text()
+    assert "text=the+cat+sat" in page.url
+    assert axe_violations(page) == []
+    keep(page, "page-text", tmp_path, full_page=True)
+    page.reload()
+    page.get_by_text("What “tired” attends to").wait_for()
 
 
 def test_a_captioner_says_what_is_in_a_scene(server: Serving, visit):

@@ -101,7 +101,7 @@ async function show() {
   at("pictures").hidden = !reads(model, "picture");
   if (value("text") !== null) at("text").value = value("text");
   at("about-model").textContent = `A ${model.kind} of ${(model.parameters / 1e6).toFixed(1)} million parameters. ${sees(model)}`;
-  at("answer-title").textContent = model.kind === "captioner" ? "What it says" : "What it sees";
+  at("answer-title").textContent = model.kind === "captioner" || reads(model, "text") ? "What it says" : "What it sees";
   at("answer").replaceChildren(make("p", { className: "waiting" }, "Looking …"));
   forgetTrace();
   try {
