@@ -65,6 +65,7 @@ bench: setup
 	$(BIN)/python benchmarks/training.py
 	$(BIN)/python benchmarks/decoding.py
 	$(BIN)/python benchmarks/server.py
+	$(BIN)/python benchmarks/viewing.py
 	$(BIN)/python benchmarks/faithfulness.py --half
 	$(BIN)/python benchmarks/claims.py
 	$(BIN)/python benchmarks/summaries.py
