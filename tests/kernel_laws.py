@@ -236,6 +236,10 @@ def test_top_of_many_and_of_keys_alike():
         top = ops.topk(*here(q, k), n, beta=0.3, causal=True, impl="triton")
         assert error(top.weights, p.topk(n).values) <= LIMIT
         assert all(len(set(row)) == n for row in top.keys.flatten(0, 2).tolist())
+    blind, few, _ = here(*qkv(1, 1, 35, 18, d=16, dtype=torch.float32))  # sixteen queries that see no key name some
+    named = ops.topk(blind, few, 3, causal=True, impl="triton")
+    assert (named.weights[:, :, :16] == 0).all()
+    assert all(len(set(row)) == 3 for row in named.keys.flatten(0, 2).tolist())
     alike = ops.topk(*here(q, k[:, :, :1].expand_as(k)), 5, impl="triton")
     assert_close(alike.weights, torch.full_like(alike.weights, 1 / N_K))
     assert all(len(set(row)) == 5 for row in alike.keys.flatten(0, 2).tolist())
