@@ -61,6 +61,7 @@ bench: setup
 	$(BIN)/python benchmarks/decoding.py
 	$(BIN)/python benchmarks/server.py
 	$(BIN)/python benchmarks/faithfulness.py --half
+	$(BIN)/python benchmarks/looking.py
 	$(BIN)/python benchmarks/claims.py
 	$(BIN)/python benchmarks/summaries.py
 
