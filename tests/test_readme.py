@@ -12,9 +12,12 @@ from PIL import Image
 from strangers import stranger
 
 from pellucid.cli import main
+from pellucid.cli.sweep import split_words
 from pellucid.cli.verbs import VERBS, ExercisesOptions, LabOptions, TrainOptions
+from pellucid.config import override
 from pellucid.lab import EXPERIMENTS
 from pellucid.recipes import recipe
+from pellucid.training.sweep import list_combinations
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
@@ -82,6 +85,7 @@ def test_commands_of_a_page_can_be_given(name, line):
         "pellucid predict vit-cifar10 photo.jpg --tops 3",
         "pellucid train vit_digits --optim.rate 3",
         "pellucid train vit_letters",
+        "pellucid sweep vit_digits --vary optim.rate 3",
         "pellucid lab temperament",
         "make coffee",
     ],
@@ -112,6 +116,12 @@ def parse(words):
         asked, changes = tyro.cli(TrainOptions, args=options, return_unknown_args=True)
         base = recipe(asked.recipe)
         tyro.cli(type(base), default=base, args=changes)
+    elif verb in ("sweep", "rate"):
+        asked, changes = tyro.cli(VERBS[verb], args=options, return_unknown_args=True)
+        base, (vary, rest) = recipe(asked.recipe), split_words(changes)
+        tyro.cli(type(base), default=base, args=rest)
+        for combination in list_combinations(vary, asked.draws, 0) if verb == "sweep" else ():
+            override(base, combination)
     elif words[:2] == ["lab", "exercises"]:
         tyro.cli(ExercisesOptions, args=options[1:])
     elif verb == "lab":

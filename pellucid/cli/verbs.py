@@ -154,13 +154,14 @@ class PredictOptions:
     model: Positional[str]
     """A run's folder, a saved folder, or the name of a shipped model."""
     images: Positional[tuple[str, ...]]
-    """Pictures (PNG, JPEG, WebP, GIF, BMP, TIFF, PPM or AVIF), folders of them, or patterns such as 'photos/*.jpg'."""
+    """Pictures (PNG, JPEG, WebP, GIF, BMP, TIFF, PPM or AVIF), folders of them, patterns such as 'photos/*.jpg', shards
+    (wds:SHARDS) or tables (hf:NAME)."""
     top: int = 5
     """How many classes to name."""
     json: bool = False
     """Print a JSON list."""
     out: Path | None = None
-    """Write the answers into this file, a picture a line (.csv, .jsonl); pictures that it has already are left out."""
+    """Write the answers into this file, a picture a line (.csv, .jsonl, .parquet); what it has already is left out."""
     batch: int = 32
     """Pictures at a time."""
     views: int = 1
