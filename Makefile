@@ -67,6 +67,7 @@ bench: setup
 	$(BIN)/python benchmarks/server.py
 	$(BIN)/python benchmarks/viewing.py
 	$(BIN)/python benchmarks/faithfulness.py --half
+	$(BIN)/python benchmarks/looking.py
 	$(BIN)/python benchmarks/claims.py
 	$(BIN)/python benchmarks/summaries.py
 

@@ -330,6 +330,13 @@ def test_two_lines_give_a_page_and_a_figure(tmp_path):
     assert "tokens of source" in repr(look)
 
 
+def test_maps_may_be_left_out_and_asked_for_later():
+    model, reader, asked = stranger("gpt2")
+    bare, rolled = (pellucid.look(model, reader, **asked, methods=methods) for methods in ((), ("rollout",)))
+    assert bare.trace.maps == ()
+    assert torch.equal(bare.explain("rollout")[0].values, rolled.trace.maps[0].values)
+
+
 def test_our_own_models_are_looked_at_alike():
     image = torch.rand(3, 32, 32)
     look = pellucid.look("vit-cifar10", given=image, methods=["raw"])

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pellucid.explain.trace import Trace
 from pellucid.looking.answers import Target
 from pellucid.looking.feeding import TextRow
-from pellucid.looking.methods import explain, list_usual, needs_answer
+from pellucid.looking.methods import explain, list_usual
 from pellucid.looking.passage import Passage
 
 
@@ -53,9 +53,9 @@ def find_target(passage: Passage, target: int | str | None) -> Target | None:
     return passage.answered.find(target)
 
 
-def lists_answers(methods: Sequence[str] | None) -> bool:
-    """Whether one of the methods needs the gradient of an answer."""
-    return methods is None or any(map(needs_answer, methods))
+def needs_gradients(methods: Sequence[str] | None) -> bool:
+    """Whether a pass has to keep its gradients: any map begins where the answer's gradient lands."""
+    return methods is None or bool(methods)
 
 
 def _name_of(passage: Passage, text: TextRow) -> str | None:

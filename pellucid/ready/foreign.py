@@ -15,7 +15,7 @@ from pellucid.looking.answers import Score, generate
 from pellucid.looking.feeding import Asked, Reader
 from pellucid.looking.methods import explain
 from pellucid.looking.passage import Passage
-from pellucid.looking.tracing import find_target, lists_answers, trace
+from pellucid.looking.tracing import find_target, needs_gradients, trace
 from pellucid.models.pretrained import CONFIG
 from pellucid.ready.classifier import Prediction
 from pellucid.ready.model import ReadyModel
@@ -77,7 +77,7 @@ class ReadyForeign(ReadyModel):
         **asked: Any,
     ) -> Trace:
         """All that its attention follows from as it reads one input, and what explains its answer."""
-        passage = self.look(given, score=score, gradients=lists_answers(methods), **asked)
+        passage = self.look(given, score=score, gradients=needs_gradients(methods), **asked)
         return trace(passage, name=self.name, methods=methods, target=target)
 
     def explain(

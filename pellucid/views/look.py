@@ -13,7 +13,7 @@ from pellucid.explain.trace import Trace
 from pellucid.looking.answers import Score
 from pellucid.looking.methods import explain
 from pellucid.looking.passage import Passage
-from pellucid.looking.tracing import find_target, lists_answers, trace
+from pellucid.looking.tracing import find_target, needs_gradients, trace
 from pellucid.ready import ReadyForeign, ReadyModel, load
 from pellucid.views.bundle import SUFFIX, save_trace
 from pellucid.views.draw import draw_maps, draw_words
@@ -56,7 +56,7 @@ def look(
     if isinstance(ready, ReadyForeign):
         if reader is not None:
             ready = ReadyForeign(ready.model, reader, name=ready.name, labels=labels)
-        passage = ready.look(given, score=score, gradients=lists_answers(methods), **asked)
+        passage = ready.look(given, score=score, gradients=needs_gradients(methods), **asked)
         seen = trace(passage, name=name or ready.name, methods=methods, target=target)
         return ModelLook(ready, seen, given, passage, partial(ready.look, given, score=score, **asked))
     given = asked.pop("image", asked.pop("text", given) if given is None else given)
