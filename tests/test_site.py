@@ -12,8 +12,8 @@ from pathlib import Path
 import build
 import pytest
 import yaml
-from browser import chromium as chromium
 from browser import axe_violations, keep
+from browser import chromium as chromium
 from browser import serving as serving_folder
 from browser import visit as visit
 from examples import fence_examples

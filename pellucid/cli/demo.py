@@ -195,7 +195,7 @@ def translates(options: DemoOptions, story: Story) -> None:
     trace = load_translator(TRANSLATES).trace(SENTENCE)
     story.traces.append(trace)
     said = "".join(word for word, _ in trace.words[:-1]).strip()
-    story.say(f"which words of “{SENTENCE}” it read as it said “{said}”:", alignment)
+    story.show(f"Which words of “{SENTENCE}” it read as it said “{said}”:", alignment)
 
 
 def judges(options: DemoOptions, story: Story) -> int:
