@@ -1,0 +1,7 @@
+// What the theme leaves without a name, or names twice, for those who hear a page instead of seeing it.
+document.querySelector(".md-search")?.setAttribute("aria-label", "Search");
+for (const inner of document.querySelectorAll(".md-nav .md-nav[aria-labelledby]")) {
+  inner.removeAttribute("aria-labelledby"); // a part of what lies around it, no landmark of its own
+  inner.removeAttribute("aria-expanded");
+  inner.setAttribute("role", "none");
+}
