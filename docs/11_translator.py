@@ -44,9 +44,9 @@ print(claims["alignment.attention"].counter_example)
 
 # %%
 searching = lab.experiment("searching")
-found = searching(searching.parameters(beams=(1, 16), sentences=6))
-alone = [found.numbers[f"beam {beam}, by probability alone: log-probability"] for beam in (1, 16)]
-words = [found.numbers[f"beam {beam}, by probability alone: words, over a person's"] for beam in (1, 16)]
+found = searching(searching.parameters(beams=(1, 32), sentences=8))
+alone = [found.numbers[f"beam {beam}, by probability alone: log-probability"] for beam in (1, 32)]
+words = [found.numbers[f"beam {beam}, by probability alone: words, over a person's"] for beam in (1, 32)]
 assert alone[1] > alone[0]
 assert words[1] < words[0]
 print(f"likelier by {alone[1] - alone[0]:.1f}, and {words[1]:.0%} as long as people's")

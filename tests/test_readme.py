@@ -9,6 +9,7 @@ import pytest
 import tyro
 from nav import TASKS
 from PIL import Image
+from strangers import stranger
 
 from pellucid.cli import main
 from pellucid.cli.sweep import split_words
@@ -38,9 +39,13 @@ COMMANDS = [
 
 
 @pytest.fixture
-def pictures(tmp_path, monkeypatch):
-    """Where the pages' pictures lie, and where they may write."""
+def pictures(tmp_path, monkeypatch, request):
+    """Where the pages' pictures lie, and where they may write; and of the page that looks at any model, a model."""
     monkeypatch.chdir(tmp_path)
+    if "look.md" in request.node.name:
+        made = stranger("gpt2")
+        made.model.save_pretrained("gpt2")
+        made.reader.save_pretrained("gpt2")
     for name, size in (("photo.jpg", (96, 64)), ("scene.png", (48, 48))):
         Image.effect_noise(size, 64).convert("RGB").save(name)
 

@@ -12,13 +12,19 @@ from pellucid.cli import main
 from pellucid.cli.demo import SAMPLES
 from pellucid.data.scenes import SceneConfig, make_scenes
 from pellucid.evaluation import evaluate_captioner
-from pellucid.ready import load_captioner, load_classifier, shipped
+from pellucid.ready import load_captioner, load_classifier, load_translator, shipped
 from pellucid.ready.loading import SHIPPED
+from pellucid.recipes.translator import translator_small
 
 
 @pytest.mark.parametrize(
     ("name", "most"),
-    [("vit-cifar10", 12_000_000), ("captioner-scenes", 3_000_000), ("captioner-flickr8k", 24_000_000)],
+    [
+        ("vit-cifar10", 12_000_000),
+        ("captioner-scenes", 3_000_000),
+        ("captioner-flickr8k", 24_000_000),
+        ("translator-en-de", 12_000_000),
+    ],
 )
 def test_it_is_small_and_in_half_precision(name, most):
     assert name in shipped()
@@ -83,3 +89,18 @@ def test_the_captioner_of_photographs_tells_a_portrait_from_a_ship(capsys):
     assert {"man", "woman", "jacket"} & person
     assert {"boat", "water"} <= ship
     assert not {"boat", "water"} & person
+
+
+def test_the_translator_reads_every_word():
+    """One word of the source changed, and its translation changes: nothing else in the sentence says which it was."""
+    model = load_translator("translator-en-de")
+    for noun, said in {"horse": "Pferd", "bicycle": "Fahrrad", "motorcycle": "Motorrad"}.items():
+        (best,) = model.translate(f"A woman in a red jacket rides a {noun}.", attention=True)
+        assert said in best.words
+        assert len({"Pferd", "Fahrrad", "Motorrad"} & set(best.words)) == 1
+        row = best.attention[-1].mean(0)[best.words.index(said)]  # the mean of the last layer's heads
+        assert best.source_words[int(row.argmax())] == noun
+
+
+def test_a_translator_without_its_run_searches_as_the_recipes_do():
+    assert load_translator("translator-en-de").length_penalty == translator_small().length_penalty

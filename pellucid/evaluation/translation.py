@@ -26,7 +26,7 @@ def bleu(translations: Sequence[str], references: Sequence[str]) -> float:
     >>> bleu(["the cat sat on the mat ."], ["the cat sat on the mat ."])
     100.00000000000004
     """
-    return require("sacrebleu", USER).BLEU().corpus_score(list(translations), [list(references)]).score
+    return require("sacrebleu", USER).BLEU(force=True).corpus_score(list(translations), [list(references)]).score
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ def score_translations(
     if not translations:
         raise ValueError("there are no sentences to measure translations of")
     sacrebleu = require("sacrebleu", USER)
-    metric, characters = sacrebleu.BLEU(), sacrebleu.CHRF()
+    metric, characters = sacrebleu.BLEU(force=True), sacrebleu.CHRF()  # force: no word about full stops
     said = metric.corpus_score(list(translations), [list(references)])
     fixed = best_fixed(references)
     others = derangement(len(translations), seed)
@@ -137,7 +137,7 @@ def best_fixed(references: Sequence[str]) -> str:
 
 
 def _sentence_counts(sacrebleu: Any, translation: str, reference: str) -> list[int]:
-    found = sacrebleu.sentence_bleu(translation, [reference], use_effective_order=False)
+    found = sacrebleu.sentence_bleu(translation, [reference], use_effective_order=True)  # the counts are the same
     return [*found.counts, *found.totals, found.sys_len, found.ref_len]
 
 

@@ -155,7 +155,7 @@ def shipped() -> list[str]:
     """The names of the models that come with the package.
 
     >>> shipped()
-    ['captioner-flickr8k', 'captioner-scenes', 'vit-cifar10']
+    ['captioner-flickr8k', 'captioner-scenes', 'translator-en-de', 'vit-cifar10']
     """
     return sorted(path.parent.name for path in SHIPPED.glob(f"*/{CONFIG}"))
 

@@ -19,6 +19,8 @@ from pellucid.ready.model import ReadyModel
 from pellucid.runs import Run, TranslatorRun
 from pellucid.runs.folder import TOKENIZER
 
+LENGTH_PENALTY = 1.4  # of a model without its run: what the recipes have, chosen on validation sentences
+
 
 @dataclass(frozen=True, eq=False)
 class TranslationReport:
@@ -119,7 +121,7 @@ class ReadyTranslator(ReadyModel):
 
     @property
     def length_penalty(self) -> float:
-        return self.run.length_penalty if isinstance(self.run, TranslatorRun) else 1.0
+        return self.run.length_penalty if isinstance(self.run, TranslatorRun) else LENGTH_PENALTY
 
     def language(self, asked: str | None = None) -> str | None:
         """The language that a sentence is translated into; None if there is only one and nothing to ask for."""

@@ -333,6 +333,8 @@ class TranslatorRun(Run):
 
     kind: ClassVar[str] = "translator"
 
+    start: str | None = None
+    """A translator to begin as, the folder of a run or of a saved model: its shape and its pieces are taken over."""
     model: TransformerConfig = field(default_factory=TransformerConfig)
     """What is trained."""
     data: ParallelData = field(default_factory=ParallelData)

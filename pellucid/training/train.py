@@ -21,6 +21,7 @@ from pellucid.models import Captioner, Transformer, ViT
 from pellucid.models.sizes import TRAINED, check_memory, outline
 from pellucid.processes import Processes, joined
 from pellucid.ready import load
+from pellucid.ready.translator import ReadyTranslator
 from pellucid.recipes import RECIPES, recipe
 from pellucid.runs import AnyRun, CaptionerRun, ClassifierRun, Run, RunFolder, TranslatorRun
 from pellucid.runs.checkpoints import fill_module
@@ -32,7 +33,7 @@ from pellucid.training.fitting import Told, check_tokens, fit_held_out, fit_run,
 from pellucid.training.lora import merge
 from pellucid.training.pictures import evaluation_split
 from pellucid.training.progress import RunDisplay
-from pellucid.training.start import begin, begin_with
+from pellucid.training.start import Source, begin, begin_with
 from pellucid.training.summary import show, summarise
 from pellucid.training.task import Task
 from pellucid.training.tuning import prepare
@@ -182,7 +183,7 @@ class Trainer:
     tensorboard: bool
     callbacks: tuple[Observer, ...] = ()
     told: Told = None
-    source: ViT | None = None  # what the model begins as
+    source: Source | None = None  # what the model begins as
     teacher: nn.Module | None = None  # one's own
 
     def train_classifier(self, run: ClassifierRun, dataset: Any, module: nn.Module | None) -> Result:
@@ -235,6 +236,8 @@ class Trainer:
 
     def train_translator(self, run: TranslatorRun) -> Result:
         tokenizer = SubwordTokenizer.load(self.folder.tokenizer_file) if self.folder and self.resume else None
+        if isinstance(self.source, ReadyTranslator):
+            tokenizer = self.source.tokenizer
         resolved, sentences, tokenizer = translate.resolve(run, tokenizer)
         self._check_same(run, resolved)
         resolved, task = self._settle(

@@ -60,10 +60,10 @@ def alignment_figure(
     )  # fmt: skip
     ax.tick_params(length=0, labeltop=True, labelbottom=False)
     ax.spines[:].set_visible(False)
-    bar = figure.colorbar(image, ax=ax, label=label, aspect=max(8.0, 4 * rows / 1.5), pad=0.05, fraction=0.05)
+    bar = figure.colorbar(image, ax=ax, label=label, aspect=max(8.0, 4 * rows / 1.5), pad=0.02, fraction=0.05)
     bar.locator = MaxNLocator(5, steps=[1, 2, 5, 10])
     bar.update_ticks()
     bar.outline.set_visible(False)  # pyright: ignore[reportCallIssue]
     bar.ax.axhline(1 / columns, color=CHANCE, linewidth=2)
-    bar.ax.text(-0.3, 1 / columns, f"1/{columns}", color=CHANCE, ha="right", va="center", fontsize=7)
+    bar.ax.text(1.3, 1 / columns, f"1/{columns}", color=CHANCE, ha="left", va="center", fontsize=7)
     return figure
