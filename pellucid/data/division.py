@@ -98,7 +98,7 @@ def draw_stratified(labels: Sequence[int], count: int) -> tuple[Int[Tensor, " ke
     """As `draw_held_out`, of each class its share of `count`.
 
     >>> draw_stratified([0] * 6 + [1] * 3, 3)[1].tolist()       # two of six and one of three
-    [1, 4, 7]
+    [2, 4, 7]
     """
     n = len(labels)
     if not 0 < count < n:

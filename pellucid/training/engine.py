@@ -30,7 +30,17 @@ DIVERGED = "begin again with a lower --optim.lr, or with --optim.clip 1"
 
 
 class Observer:
-    """Who wants to see a run go on; this one doesn't. A callback of one's own is a class like this."""
+    """Who wants to see a run go on; this one doesn't. A callback of one's own is a class like this.
+
+    >>> from pellucid.training import train
+    >>> class Steps(Observer):
+    ...     heard = []
+    ...     def logged(self, lines):
+    ...         self.heard += [line["step"] for line in lines if "loss" in line]
+    >>> _ = train("vit_digits", duration="2 steps", model={"depth": 1}, progress=False, callbacks=[Steps()])
+    >>> Steps.heard
+    [1, 2]
+    """
 
     def began(self, step: int, steps: int) -> None:
         """Training begins, or goes on, after `step` of so many steps."""

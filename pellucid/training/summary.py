@@ -84,7 +84,7 @@ def describe_length(run: Run, task: Task, outlook: Outlook) -> str:
         steps, seconds = f"{count:,} steps ({run.duration})", count * outlook.seconds
     parts = f" in {run.accumulate} parts" if run.accumulate > 1 else ""
     rate = task.batch / outlook.seconds
-    pace = f"about {format_time(seconds)} at {rate:,.0f} {task.unit}/s"
+    pace = f"about {format_time(seconds)} at {rate:{',.0f' if rate >= 10 else '.2g'}} {task.unit}/s"
     return f"{steps} of {task.batch:,} {task.unit}{parts}, {pace}, and {format_bytes(outlook.memory)} of memory"
 
 

@@ -77,6 +77,13 @@ def sweep(
     vary: by field, as {"optim.lr": [1e-3, 3e-3]}; a `Range` among the values is drawn from. Each run has a folder in
     `out`; one that is there already goes on, or is only read if it has ended. tell: is called after each run with its
     number and how many there are. dataset, callbacks, changes: as `train` takes them.
+
+    >>> import tempfile
+    >>> tiny = {"model": {"width": 16, "depth": 1, "heads": 2}, "duration": "1 steps", "batch": 8}
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     trials = sweep("vit_digits", folder, {"seed": [0, 1]}, **tiny)
+    >>> [sorted(trial.values) for trial in trials], trials[0].best >= trials[1].best
+    ([['seed'], ['seed']], True)
     """
     combinations = list_combinations(vary, draws, draws_seed)
     base = source if not isinstance(source, str) else recipe(source)
