@@ -2,15 +2,19 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: setup browser check quick test fuzz mutate spice kills demo bench lock sbom clean
+.PHONY: setup browser check quick test fuzz mutate spice kills demo bench docs wheel lock sbom clean
 
-setup: .venv/ready
+setup: .venv/ready .venv/node/ready
 
 .venv/ready: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 		|| { echo "pellucid needs Python 3.11 or newer: make PYTHON=/path/to/python3.11"; exit 2; }
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	@touch $@
+
+.venv/node/ready: .venv/ready tests/node/package-lock.json
+	$(BIN)/python tests/pages.py --fetch
 	@touch $@
 
 browser: setup # Chromium for the tests in a browser; `test` asks for it once
@@ -24,6 +28,7 @@ check: setup
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/pyright
+	$(BIN)/python tests/pages.py
 	$(BIN)/lint-imports
 	$(BIN)/python benchmarks/tables.py --check
 
@@ -59,6 +64,14 @@ bench: setup
 	$(BIN)/python benchmarks/claims.py
 	$(BIN)/python benchmarks/summaries.py
 
+docs: setup # the site, executed and strict; it opens from disk: .site/html/index.html
+	$(BIN)/python docs/site/build.py
+
+wheel: setup # what would be released, into dist/, and looked at
+	rm -rf dist
+	$(BIN)/python -m hatchling build --directory dist
+	$(BIN)/python -m twine check --strict dist/*
+
 lock: setup # the exact files that a release may install; asks the package index
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check uv
 	$(BIN)/uv pip compile pyproject.toml --extra all --universal --python-version 3.11 --constraint constraints.txt \
@@ -68,4 +81,4 @@ sbom: setup # what a release consists of, from the lock
 	$(BIN)/python release/sbom.py
 
 clean:
-	rm -rf .venv .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf .venv .site dist .pytest_cache .ruff_cache .hypothesis .import_linter_cache

@@ -143,11 +143,13 @@ def made_page(text: str, results: Results) -> str:
 
 
 def made_recipes(text: str, results: Results) -> str:
-    """A module of recipes with the evidence in its docstrings made anew."""
-    from views import evidence
+    """A module of recipes with the evidence in its docstrings made anew; what results/ lacks stays."""
+    from views import RECIPES, evidence
 
     def fill(match: re.Match[str]) -> str:
         name = FUNCTION.findall(text[: match.start()])[-1]
+        if name not in RECIPES:
+            return match[0]
         words = f"Evidence: {evidence(name, results)}"
         return textwrap.fill(words, WIDE, initial_indent=" " * 4, subsequent_indent=" " * 4, break_on_hyphens=False)
 

@@ -12,7 +12,7 @@ tensor([[ True, False],
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 if TYPE_CHECKING:
     from pellucid.data.captions import CaptionSet as CaptionSet
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from pellucid.recipes import recipe as recipe
     from pellucid.training import Stopped as Stopped
     from pellucid.training import train as train
+    from pellucid.views.look import look as look
     from pellucid.views.page import to_html as to_html
     from pellucid.views.widget import show as show
     from pellucid.watching import watch as watch
@@ -35,6 +36,7 @@ _HOMES = {
     "attend": "ops.attention",
     "evaluate": "ready",
     "load": "ready",
+    "look": "views.look",
     "recipe": "recipes",
     "shipped": "ready",
     "show": "views.widget",
@@ -54,6 +56,7 @@ _ROOMS = (
         "hub",
         "evaluation",
         "explain",
+        "looking",
         "ready",
         "recipes",
     ),

@@ -159,6 +159,8 @@ def to_json(config: Any) -> Any:
         return {field.name: to_json(getattr(config, field.name)) for field in dataclasses.fields(config)}
     if isinstance(config, (list, tuple)):
         return [to_json(value) for value in config]
+    if isinstance(config, dict):
+        return {name: to_json(value) for name, value in config.items()}
     return config
 
 

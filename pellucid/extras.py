@@ -13,6 +13,8 @@ EXTRAS = {
     "pycocoevalcap": ("pycocoevalcap", "captions"),
     "sacrebleu": ("sacreBLEU", "translation"),
     "scipy": ("SciPy", "flow"),
+    "transformers": ("Hugging Face's transformers", "look"),
+    "timm": ("timm", "look"),
     "tensorboard": ("TensorBoard", "tensorboard"),
 }
 

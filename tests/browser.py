@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pages import AXE
 
 NAMES = ("chromium", "chromium-browser", "google-chrome")  # what distributions call it
 QUIETLY = (
@@ -84,16 +85,17 @@ def visit(chromium: Any) -> Iterator[Callable[..., Any]]:
     """Open an address as a person would: visit(url, width=…, height=…, dark=…, touch=…).
 
     When the test ends, no page has had an error, and none has asked anybody but its own origin. What others put into
-    a page may try: `others` are the beginnings of those addresses; they get no answer.
+    a page may try: `others` are the beginnings of those addresses; they get no answer. home: the folder of a page from
+    disk that consists of several files.
     """
     wrong: list[str] = []
     contexts = []
 
-    def opened(url: str, *, width=1280, height=900, dark=False, touch=False, others: tuple[str, ...] = ()) -> Any:
+    def opened(url: str, *, width=1280, height=900, dark=False, touch=False, others=(), home="") -> Any:
         size: Any = {"width": width, "height": height}
         context = chromium.new_context(viewport=size, color_scheme="dark" if dark else "light", has_touch=touch)
         contexts.append(context)
-        origin = url if url.startswith("file:") else "/".join(url.split("/")[:3]) + "/"
+        origin = home or (url if url.startswith("file:") else "/".join(url.split("/")[:3]) + "/")
 
         def asked(route: Any) -> None:
             if route.request.url.startswith((origin, *NOBODY)):
@@ -140,6 +142,15 @@ def serving(folder: Path, policy: str = POLICY) -> Iterator[str]:
         server.shutdown()
         server.server_close()
         thread.join()
+
+
+def axe_violations(page: Any) -> list[str]:
+    """What axe finds on the page, a line each: the rule, how many, the first of them."""
+    if not AXE.exists():
+        pytest.skip("axe is not here (make setup brings it)")
+    page.evaluate(AXE.read_text(encoding="utf-8"))
+    found = page.evaluate("axe.run().then((result) => result.violations)")
+    return [f"{each['id']} ×{len(each['nodes'])}: {each['nodes'][0]['html'][:200]}" for each in found]
 
 
 def keep(page: Any, name: str, tmp_path: Path, **how: Any) -> Path:

@@ -27,6 +27,7 @@ from pellucid.training import Engine
 from pellucid.training.caption import Captioning, SelfCritical, backwards, resolve
 from pellucid.training.distributed import Processes
 from pellucid.training.reward import Reward
+from pellucid.training.start import adopt, begin_with
 
 SCENES = SceneConfig(train=32, validation=6, test=6)
 
@@ -262,7 +263,9 @@ def test_the_encoder_starts_from_a_trained_vision_transformer(tmp_path):
     torch.manual_seed(5)
     vit = ViT(config)
     vit.save_pretrained(tmp_path / "vit")
-    task = made(tiny(start=str(tmp_path / "vit")))
+    run, source = adopt(tiny(start=str(tmp_path / "vit")))
+    task = made(run)
+    begin_with(task.model, source)
     assert_close(task.model.encoder.blocks[1].attention.q.weight, vit.blocks[1].attention.q.weight)
     other = made(tiny())
     assert not torch.equal(other.model.encoder.blocks[1].attention.q.weight, vit.blocks[1].attention.q.weight)

@@ -77,7 +77,7 @@ def test_recipes_are_listed_with_what_they_state(capsys):
 
 
 def test_version():
-    assert run("--version").stdout == f"pellucid {pellucid.__version__}\n" == "pellucid 0.1.0\n"
+    assert run("--version").stdout == f"pellucid {pellucid.__version__}\n" == "pellucid 0.2.0\n"
 
 
 def shape_of(text, name):
@@ -128,7 +128,7 @@ def test_a_vector_picture_holds_its_numbers(tmp_path):
     assert "<svg" in path.read_text()
 
 
-VERBS = "shapes, recipes, train, evaluate, predict, caption, attend, curves, convert, data, serve, lab, demo"
+VERBS = "shapes, recipes, train, evaluate, predict, caption, translate, attend, curves, convert, data, serve, lab, demo"
 WRONG = {
     ("nonsense",): f"Unrecognized options: nonsense; Available subcommands: {VERBS}; run pellucid --help",
     (): f"Expected one of {{{VERBS}}}; run pellucid --help",

@@ -311,7 +311,6 @@ def test_a_surplus_key_is_named(layout):
     [
         ("timm", "dist_token", "is a second, distilled class token"),
         ("timm", "head_dist.weight", "is a second, distilled class token"),
-        ("timm", "norm_pre.weight", "normalises the tokens before the first block"),
         ("timm", "attn_pool.q.weight", "pools by attention"),
         ("timm", "blocks.0.attn.q_norm.bias", "normalises queries and keys by LayerNorm"),
         ("timm", "blocks.1.mlp.fc1_g.weight", "with a gate or a norm inside"),
@@ -347,7 +346,8 @@ def test_distilled_deit_is_refused(timm):
         ({"norm_kind": "rms"}, "huggingface", "it needs norm_kind='layer'"),
         ({"qk_norm": True}, "timm", "it needs no qk_norm, unless norm_kind='rms'"),
         ({"qk_norm": True}, "torchvision", "it needs no qk_norm"),
-        ({"activation": "swiglu"}, "timm", "it needs activation='gelu' or 'relu'"),
+        ({"norm_tokens": True}, "timm", "it needs no norm_tokens"),
+        ({"activation": "swiglu"}, "timm", "it needs activation='gelu', 'relu' or 'quick_gelu'"),
         ({"activation": "relu"}, "torchvision", "it needs activation='gelu'$"),
         ({"image": (16, 8)}, "torchvision", "it needs square images and patches"),
         ({"channels": 1}, "torchvision", "it needs channels=3"),
@@ -489,10 +489,10 @@ def test_a_failed_save_leaves_nothing(tmp_path, monkeypatch):
     ("data", "sentence"),
     [
         ({"model_type": "deit"}, "describes a 'deit' model; expected Hugging Face's 'vit'"),
-        ({"model_type": "vit", "hidden_act": "quick_gelu"}, "hidden_act in config.json is 'quick_gelu'"),
+        ({"model_type": "vit", "hidden_act": "gelu_new"}, "hidden_act in config.json is 'gelu_new'"),
         ({"model_type": "vit", "id2label": {"0": "cat", "2": "dog"}}, "2 names but none for class '1'"),
         ({"architecture": "resnet50"}, "describes timm's resnet50"),
-        ({"architecture": "vit_base_patch16_clip_quickgelu_224"}, "expected a plain vit_"),
+        ({"architecture": "swin_tiny_patch4_window7_224"}, "expected a plain vit_"),
         ({"architecture": "vit_base_patch16_224", "global_pool": "map"}, "global_pool in config.json is 'map'"),
         (
             {"architecture": "vit_b", "model_args": {"pool_include_prefix": True}},

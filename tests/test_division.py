@@ -217,17 +217,3 @@ def test_held_out_lists_that_are_damaged_are_one_sentence(trained, tmp_path, cap
         (tmp_path / "run" / "held_out.json").write_text(text)
         with pytest.raises(ValueError, match=r"held_out\.json"):
             RunFolder("run").held_out()
-
-
-def test_training_ends_with_the_score_that_evaluating_finds(capsys):
-    from pellucid.cli.train import sum_up
-    from pellucid.training import Result
-
-    last = Result(10, 80, 1.0, 0.0, {"top1": 0.35, "loss": 1.0}, best=0.3833, score="top1", folder=Path("run"))
-    sum_up(last)
-    first, second = capsys.readouterr().out.splitlines()
-    assert "top1 0.3500" in first
-    assert "the best evaluation, top1 0.3833" in second
-    for same in ({"best": 0.35}, {"folder": None}, {"best": None}):  # the last is the best, or nothing is kept
-        sum_up(Result(**(vars(last) | same)))
-        assert "best" not in capsys.readouterr().out

@@ -165,7 +165,7 @@ def test_a_folder_or_file_that_is_no_model(tmp_path):
     [
         ("{", r"config\.json is not JSON"),
         ("[]", r"config\.json holds no object"),
-        ('{"model": "Transformer"}', "describes a 'Transformer'; expected a ViT"),
+        ('{"model": "Perceiver"}', "describes a 'Perceiver'; expected a ViT"),
         ('{"model": "ViT", "colour": 1}', r"config\.json: unknown field in the config: colour"),
         ('{"recipe": "x", "model": {"heads": 0}}', r"config\.json: heads is 0; expected one or more"),
         ('{"model": "ViT"}', r"holds no model\.safetensors"),

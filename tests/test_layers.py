@@ -149,7 +149,7 @@ def test_a_cache_of_listed_keys_gives_out_all_its_room():
         assert len(cache) == 0
 
 
-@pytest.mark.parametrize("activation", ["relu", "gelu", "swiglu"])
+@pytest.mark.parametrize("activation", ["relu", "gelu", "quick_gelu", "swiglu"])
 def test_feed_forward(activation):
     layer = FeedForward(8, 12, activation=activation).double()
     x = tokens(2, 3, 8)
@@ -160,6 +160,8 @@ def test_feed_forward(activation):
         hidden = inner * gate * torch.sigmoid(gate)
     elif activation == "relu":
         hidden = inner.clamp(min=0)
+    elif activation == "quick_gelu":
+        hidden = inner / (1 + torch.exp(-1.702 * inner))
     else:
         hidden = inner * 0.5 * (1 + torch.erf(inner / math.sqrt(2)))
     assert_close(layer(x), layer.outer(hidden), rtol=0, atol=1e-12)

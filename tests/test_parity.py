@@ -229,3 +229,50 @@ def test_transformer(norm, dtype):
     context = encoder(model.source_positions(model.source_embedding(tokens)), exists)
     x = decoder(model.target_positions(model.source_embedding(words)), context, None, exists)
     assert_same(model(tokens, words, exists), model.source_embedding.logits(x))
+
+
+@pytest.mark.parametrize("activation", ["relu", "gelu"])
+@pytest.mark.parametrize("norm", ["pre", "post"])
+@pytest.mark.parametrize("bias", [True, False], ids=["biases", "no biases"])
+def test_whole_layers_both_ways(norm, activation, bias):
+    """What PyTorch's layers compute, and a layer made of our block, are the block; in float32, as people have them."""
+    options = {"activation": activation, "norm_first": norm == "pre", "batch_first": True, "bias": bias, "dropout": 0.1}
+    x, context = torch.randn(2, 6, 24), torch.randn(2, 5, 24)
+    for kind, block, inputs in (
+        (nn.TransformerEncoderLayer, EncoderBlock, (x,)),
+        (nn.TransformerDecoderLayer, DecoderBlock, (x, context)),
+    ):
+        theirs = jitter(kind(24, 4, 40, **options)).eval()
+        ours = block.from_torch(theirs)
+        how = {"causal": False} if block is DecoderBlock else {}
+        assert_close(ours(*inputs, **how), theirs(*inputs), rtol=1e-5, atol=1e-5)
+        assert (ours.norm, ours.training, ours.dropout.p, ours.attention.dropout) == (norm, False, 0.1, 0.1)
+        again = ours.to_torch()
+        assert type(again) is kind
+        assert_close(again.state_dict(), theirs.state_dict(), rtol=0, atol=0)
+        with torch.no_grad():
+            theirs.norm1.weight.add_(1.0)
+        assert not torch.allclose(ours(*inputs, **how), theirs(*inputs), atol=1e-2)
+
+
+def test_layers_that_have_no_likeness_are_refused():
+    encoder, decoder = nn.TransformerEncoderLayer(8, 2, 8), nn.TransformerDecoderLayer(8, 2, 8)
+    with pytest.raises(ValueError, match=r"a TransformerDecoderLayer; expected an nn\.TransformerEncoderLayer"):
+        EncoderBlock.from_torch(decoder)
+    with pytest.raises(ValueError, match=r"a TransformerEncoderLayer; expected an nn\.TransformerDecoderLayer"):
+        DecoderBlock.from_torch(encoder)
+    encoder.activation = torch.tanh
+    with pytest.raises(ValueError, match="expected relu or gelu"):
+        EncoderBlock.from_torch(encoder)
+    for options, sentence in (
+        ({"norm_kind": "rms"}, "norm_kind='layer'"),
+        ({"activation": "swiglu"}, "activation='relu' or 'gelu'"),
+        ({"qk_norm": True}, "no layer_scale, qk_norm"),
+        ({"rotary": 100.0}, "no rotary"),
+        ({"kv_heads": 1}, "kv_heads equal to heads"),
+    ):
+        with pytest.raises(ValueError, match=f"can't express this block; it needs {sentence}"):
+            EncoderBlock(8, 2, norm="pre", **options).to_torch()
+    block = jitter(EncoderBlock(8, 2, norm="pre", bias=False))
+    with pytest.raises(ValueError, match="it needs biases, or none in its norms"):
+        block.to_torch()

@@ -87,9 +87,11 @@ def test_a_new_run_says_what_it_is(tmp_path):
 def test_a_kind_that_nobody_knows_gets_a_sentence(tmp_path):
     folder = RunFolder(tmp_path / "run")
     folder.create(ClassifierRun(recipe="x"))
-    config = json.loads(folder.config_file.read_text()) | {"kind": "translator"}
+    config = json.loads(folder.config_file.read_text()) | {"kind": "painter"}
     folder.config_file.write_text(json.dumps(config))
-    with pytest.raises(ValueError, match=r"config kind is 'translator'; expected one of 'classifier', 'captioner'"):
+    with pytest.raises(
+        ValueError, match=r"config kind is 'painter'; expected one of 'classifier', 'captioner', 'translator'"
+    ):
         folder.run()
 
 

@@ -5,8 +5,8 @@ import re
 from pathlib import Path
 
 import pytest
+from browser import axe_violations, keep
 from browser import chromium as chromium
-from browser import keep
 from browser import visit as visit
 from PIL import Image
 from serving import Serving, serving
@@ -105,7 +105,7 @@ def test_upload_hover_explain_and_reload(server: Serving, visit, tmp_path):
     second = found[1][0]
     page.wait_for_selector(f"#answer [aria-pressed=true] .label:text-is('{second}')")
     page.wait_for_function(
-        "name => document.querySelector('#viewer .pl-headline').textContent.includes(name)", arg=second
+        "name => document.querySelector('#viewer .pl-headline')?.textContent.includes(name)", arg=second
     )
     assert f"target={second}" in page.url
     page.get_by_label("Method", exact=True).select_option("row")
@@ -130,6 +130,22 @@ def test_upload_hover_explain_and_reload(server: Serving, visit, tmp_path):
     assert seen(page) == pinned
     assert page.locator("#shown").get_attribute("alt") == "truck.png"
     keep(page, "page-look", tmp_path, full_page=True)
+
+
+def test_no_old_trace_stands_under_a_new_answer(server: Serving, visit, tmp_path):
+    page = visit(f"{server.address}/")
+    drawn(page)
+    held = []
+    page.route("**/api/trace*", lambda route: held.append(route))  # the answer comes, the trace doesn't yet
+    page.locator("#samples button[data-name='truck']").click()
+    page.wait_for_function("() => document.querySelector('#answer .label')?.textContent === 'truck'")
+    assert page.locator("#viewer .pellucid").count() == 0
+    assert page.locator("#viewer").inner_text() == "Computing where it looks …"
+    assert page.locator("#download").is_hidden()
+    keep(page, "page-waiting", tmp_path)
+    held.pop().continue_()
+    drawn(page)
+    page.locator("#download").wait_for()
 
 
 def test_a_captioner_says_what_is_in_a_scene(server: Serving, visit):
@@ -252,6 +268,8 @@ def test_it_is_readable_everywhere(server: Serving, visit, tmp_path, width, dark
         page.wait_for_timeout(100)
         assert page.evaluate("document.documentElement.scrollWidth") <= width
         assert page.evaluate(UNLABELLED) == []
+        if width == 1280:
+            assert axe_violations(page) == []
         keep(page, f"page-{room}-{width}-{'dark' if dark else 'light'}", tmp_path, full_page=True)
     colours = page.evaluate("[getComputedStyle(document.body).color, getComputedStyle(document.body).backgroundColor]")
     ink, ground = (sum(map(int, re.findall(r"\d+", colour)[:3])) for colour in colours)

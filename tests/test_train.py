@@ -249,7 +249,7 @@ def test_a_gpu_that_is_not_there(monkeypatch):
 # Classification
 
 
-def random_splits(_: DataConfig, kept: HeldOut | None = None) -> Splits:
+def random_splits(_: DataConfig, kept: HeldOut | None = None, check: Any = None) -> Splits:
     """Random pixels with the shape of CIFAR-10."""
     generator = torch.Generator().manual_seed(0)
     classes = tuple("abcdefghij")

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 import torch
+from browser import axe_violations, keep, serving
 from browser import chromium as chromium
-from browser import keep, serving
 from browser import visit as visit
 from PIL import Image
 from torch import Tensor
@@ -27,7 +27,8 @@ from pellucid.views.page import VIEWER_FOLDER, Section, render_page, to_html, vi
 SAMPLES = Path(pellucid.__file__).parent / "cli" / "samples"
 INDEX = """<!doctype html><html lang="en"><head><meta charset="utf-8"><title>a trace</title>
 <meta name="viewport" content="width=device-width, initial-scale=1"><link rel="icon" href="data:,">
-<link rel="stylesheet" href="viewer/viewer.css"><link rel="stylesheet" href="page.css"></head><body><main></main>
+<link rel="stylesheet" href="viewer/viewer.css"><link rel="stylesheet" href="page.css"></head><body>
+<header><h1>A trace</h1></header><main></main>
 <script type="module" src="index.js"></script></body></html>"""
 SERVED = """import { mount } from "./viewer/viewer.js";
 const names = new URLSearchParams(location.search).get("show").split(",");
@@ -474,9 +475,31 @@ def test_readable(served, width, height, dark, tmp_path):
     assert [each for each in contrasts if each[1] < 4.5] == []
     size = float(view.evaluate("parseFloat(getComputedStyle(document.querySelector('.pl-body')).fontSize)"))
     assert size >= (24 if width > 3000 else 14)
+    assert [each for each in view.evaluate(BORDERS) if each[1] < 3] == []
+    assert axe_violations(view) == []
     keep(view, f"viewer-{width}-{'dark' if dark else 'light'}", tmp_path, full_page=width < 800)
 
 
+# Every border of what can be pressed or filled in, with its contrast to what lies behind.
+BORDERS = """() => {
+  const numbers = (text) => text.match(/[\\d.]+/g).map(Number);
+  const linear = (x) => x <= 0.04045 ? x / 12.92 : ((x + 0.055) / 1.055) ** 2.4;
+  const light = ([r, g, b]) => 0.2126 * linear(r / 255) + 0.7152 * linear(g / 255) + 0.0722 * linear(b / 255);
+  const behind = (element) => {
+    for (let each = element.parentElement; each; each = each.parentElement) {
+      const colour = numbers(getComputedStyle(each).backgroundColor);
+      if (colour.length === 3 || colour[3] === 1) return colour;
+    }
+    return [255, 255, 255];
+  };
+  return [...document.querySelectorAll("button, select, textarea, input")].flatMap((each) => {
+    const { borderTopColor: colour, borderTopWidth: width } = getComputedStyle(each);
+    const there = each.checkVisibility() && !each.disabled && parseFloat(width) > 0 && numbers(colour)[3] !== 0;
+    if (!there) return [];
+    const [a, b] = [light(numbers(colour)), light(behind(each))];
+    return [[each.outerHTML.slice(0, 120), (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05)]];
+  });
+}"""
 # Every text that can be seen, with the contrast between its colour and what lies behind it (WCAG 2).
 CONTRASTS = """() => {
   const numbers = (text) => text.match(/[\\d.]+/g).map(Number);

@@ -30,6 +30,7 @@ OPTIONS = {
     "layer scale": {"layer_scale": 0.1},
     "relu": {"activation": "relu"},
     "swiglu": {"activation": "swiglu", "hidden": 20},
+    "quick gelu of normalised tokens": {"activation": "quick_gelu", "norm_tokens": True},
     "no bias": {"bias": False},
     "wide": {"image": (8, 24)},
     "tall patches": {"patch": (8, 2)},

@@ -236,6 +236,12 @@ def _hang_at(step: int) -> None:
     _before_step(step, lambda: time.sleep(3600))
 
 
+def _hang_while_compiling(_: int) -> None:
+    from pellucid.training.engine import Engine
+
+    Engine._warm_up = lambda self, start: time.sleep(3600)  # type: ignore[method-assign]
+
+
 def _before_step(step: int, act) -> None:
     from pellucid.training.engine import Engine
 
@@ -323,6 +329,7 @@ HOOKS = {
     "half a line": _die_in_half_a_line,
     "end after saving": _end_after_saving,
     "hang": _hang_at,
+    "hang while compiling": _hang_while_compiling,
     "no space to replace": _no_space_to_replace,
     "no space to log": _no_space_to_log,
     "no space to save": _no_space_to_save,

@@ -70,7 +70,7 @@ def _parse(words: list[str]) -> Callable[[], int | None]:
     if words[:2] == ["lab", "exercises"]:
         verb = "exercises"
         options = parse_words(lambda: tyro.cli(ExercisesOptions, prog="pellucid lab exercises", args=words[2:]))
-    elif verb in ("train", "lab") and rest and not rest[0].startswith("-"):
+    elif verb in ("train", "lab", "sweep", "rate") and rest and not rest[0].startswith("-"):
         # What follows the name may be the recipe's, or the experiment's; so may the help that is asked for.
         mine, help_words = ([w for w in rest if (w in ("--help", "-h")) == asks] for asks in (False, True))
         how = {"prog": f"pellucid {verb}", "args": mine, "return_unknown_args": True}

@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -16,13 +16,15 @@ from pellucid.config import read_json
 from pellucid.devices import pick_device
 from pellucid.evaluation import CaptioningReport, ClassificationReport, jars
 from pellucid.evaluation.captions import CAPTION_METRICS
+from pellucid.evaluation.multilabel import MultiLabelReport
 from pellucid.ready import ReadyCaptioner, ReadyClassifier, ReadyTranslator, load
 from pellucid.views.captions import Example, examples_figure
 from pellucid.views.figures import check_path, save_figure
+from pellucid.views.mistakes import write_report
 from pellucid.views.training import confusion_figure
 
 FOR_CAPTIONERS = ("captions", "examples", "meteor", "spice")
-FOR_CLASSIFIERS = ("confusion", "classes")
+FOR_CLASSIFIERS = ("confusion", "classes", "report", "calibrate")
 SPLITS = ("test", "validation", "train", "all")
 NAMES = ("BLEU-1", "BLEU-2", "BLEU-3", "BLEU-4", "ROUGE-L", "CIDEr-D")
 CONTROL_ROWS = ("shuffled", "blank", "fixed", "people")
@@ -34,10 +36,12 @@ def evaluate(options: EvaluateOptions) -> None:
         raise ValueError(f"--batch is {options.batch}; expected one or more")
     if not 0 <= options.tolerated <= 1:
         raise ValueError(f"--tolerated is {options.tolerated}; expected a share of the images, 0…1")
+    if options.report is not None and options.report.suffix != ".html":
+        raise ValueError(f"--report is {str(options.report)!r}; expected a page, FILE.html")
     for path in (options.confusion, options.examples):
         if path is not None:
             check_path(path)
-    for path in (options.captions, options.translations):
+    for path in (options.captions, options.translations, options.report):
         if path is not None and not path.parent.is_dir():
             raise ValueError(f"the folder {str(path.parent)!r} doesn't exist; make it first")
     model = load(options.model, device=pick_device(options.device))
@@ -57,15 +61,33 @@ def evaluate_classes(options: EvaluateOptions, model: ReadyClassifier) -> None:
     """Accuracy and calibration and, if asked for, the confusion matrix."""
     refuse(options, ("beam", *FOR_CAPTIONERS), "captioners; this model is a classifier")
     how = {"path": options.path, "batch": options.batch or 500, "tolerated": options.tolerated}
-    report = model.evaluate(options.data, options.split, classes=read_classes(options.classes), **how)
+    how |= {"classes": read_classes(options.classes), "views": options.views}
+    if options.calibrate:
+        calibrate(options, model, how)
+    report = model.evaluate(options.data, options.split, **how)
+    if isinstance(report, MultiLabelReport):
+        refuse(options, ("confusion", "report"), "images of one class each; here several may be true")
     if options.json:
         print(json.dumps(report.figures | {"data": options.data, "split": options.split}, allow_nan=False))
     else:
         print(tabulate_classes(report, name_task(options, len(report.labels))))
-    if options.confusion is not None:
+    if options.report is not None and isinstance(report, ClassificationReport):
+        write_report(report, name_task(options, len(report.labels)), options.report)
+        if not options.json:
+            print(f"\nreport: {options.report}")
+    if options.confusion is not None and isinstance(report, ClassificationReport):
         save_figure(confusion_figure(report.confusion, report.classes), options.confusion)
         if not options.json:
             print(f"\nconfusion matrix: {options.confusion}")
+
+
+def calibrate(options: EvaluateOptions, model: ReadyClassifier, how: dict[str, Any]) -> None:
+    if model.folder is None:
+        raise ValueError("--calibrate keeps what it finds with a run; this model is none")
+    before = model.temperature
+    temperature = model.calibrate(options.data, options.split, **how)
+    if not options.json:
+        print(f"answers are divided by {temperature:.3f} from now on, and were by {before:.3f}\n")
 
 
 def evaluate_captions(options: EvaluateOptions, model: ReadyCaptioner) -> None:
@@ -141,18 +163,27 @@ def name_task(options: EvaluateOptions, count: int) -> str:
     return f"{options.model} on the {count:,} {options.split} images of {options.data}"
 
 
-def tabulate_classes(report: ClassificationReport, title: str) -> str:
+def tabulate_classes(report: ClassificationReport | MultiLabelReport, title: str) -> str:
     """The figures for people, in percent."""
+    if isinstance(report, MultiLabelReport):
+        rows = [("mAP", f"{report.map:7.2%}"), ("F1", f"{report.f1:7.2%}"), ("all right", f"{report.exact:7.2%}")]
+        return _tabulate(rows, report.classes, report.per_class, report.labels.sum(0).tolist(), title)
     rows = [
         ("top-1", f"{report.top1:7.2%}"),
         ("top-5", f"{report.top5:7.2%}"),
         ("ECE", f"{report.ece():7.2%}"),
         ("images/s", f"{report.images_per_second:7,.0f}"),
     ]
-    counts = report.confusion.sum(1).tolist()
+    return _tabulate(rows, report.classes, report.per_class, report.confusion.sum(1).tolist(), title)
+
+
+def _tabulate(
+    rows: list[tuple[str, str]], names: Sequence[str], shares: Sequence[float], counts: Sequence[int], title: str
+) -> str:
+    """Rows about all images, then a row for each class."""
     classes = [
         (name, f"{'–' if math.isnan(share) else f'{share:.2%}':>7}  of {count:,}")
-        for name, share, count in zip(report.classes, report.per_class, counts, strict=True)
+        for name, share, count in zip(names, shares, counts, strict=True)
     ]
     lines = align([*rows, *classes])
     return "\n".join([title, "", *lines[: len(rows)], "", *lines[len(rows) :]])

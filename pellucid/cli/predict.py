@@ -34,7 +34,7 @@ def predict(options: PredictOptions) -> None:
         return
     listed = []
     for read in read_pictures(paths, model, options.batch):
-        for path, best in _answer(model, read, options.top):
+        for path, best in _answer(model, read, options):
             listed.append(describe(path, best))
             if not options.json:
                 print("  ".join([path, *(f"{label} {100 * share:.1f} %" for label, share in best)]), flush=True)
@@ -56,7 +56,7 @@ def _write(options: PredictOptions, model: ReadyClassifier, paths: Sequence[Path
         for start in range(0, len(left), options.batch):
             part = left[start : start + options.batch]
             for read in read_pictures(part, model, len(part), complaints.append):
-                file.write(_answer(model, read, options.top))
+                file.write(_answer(model, read, options))
                 written += len(read)
             advance(len(part))
     print(f"wrote {written:,} answers: {out}")
@@ -67,8 +67,10 @@ def _write(options: PredictOptions, model: ReadyClassifier, paths: Sequence[Path
     check_all_read(written, left)
 
 
-def _answer(model: ReadyClassifier, read: Sequence[Read], top: int) -> list[tuple[str, list[Prediction]]]:
-    best = model.predict([each.pixels for each in read], top)
+def _answer(
+    model: ReadyClassifier, read: Sequence[Read], options: PredictOptions
+) -> list[tuple[str, list[Prediction]]]:
+    best = model.predict([each.pixels for each in read], options.top, options.views)
     return [(str(each.path), its) for each, its in zip(read, best, strict=True)]
 
 

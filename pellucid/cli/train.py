@@ -1,5 +1,6 @@
 """pellucid train: a recipe with changes, or a run that goes on."""
 
+import re
 import shlex
 import sys
 from collections.abc import Sequence
@@ -21,13 +22,16 @@ from pellucid.views.curves import save_curves
 
 def train(options: TrainOptions, changes: Sequence[str] = ()) -> None:
     """Train a recipe with changes, or go on with a run."""
-    run = resume_run(options, changes) if options.resume else change_recipe(options, changes)
+    longer = read_duration(changes) if options.resume else None
+    run = resume_run(options, changes if longer is None else ()) if options.resume else change_recipe(options, changes)
     device = pick_device(run.device)
     with joined(device) as processes:
         path = options.resume or options.out or Path(processes.share(str(free_path(Path("runs") / options.recipe))))
         folder, resume = RunFolder(path), options.resume is not None
         try:
-            result = train_run(run, folder, device, processes, resume=resume, tensorboard=options.tensorboard)
+            told = None if resume else name_told(changes)
+            how = {"resume": resume, "tensorboard": options.tensorboard, "told": told, "longer": longer}
+            result = train_run(run, folder, device, processes, **how)
         except Stopped as stop:
             if processes.first:
                 print(f"pellucid: {stop}; go on with: {name_command(run, path, processes)}", file=sys.stderr)
@@ -51,11 +55,27 @@ def change_recipe(options: TrainOptions, changes: Sequence[str]) -> AnyRun:
     return replace(run, recipe=options.recipe)
 
 
+def name_told(changes: Sequence[str]) -> set[str]:
+    """The fields of the run that the words speak of.
+
+    >>> sorted(name_told(["--data.size", "8", "8", "--no-compile", "--optim.muon-lr=0.1"]))
+    ['compile', 'data.size', 'optim.muon_lr']
+    """
+    options = (word[2:].split("=")[0].replace("-", "_") for word in changes if word.startswith("--"))
+    return {re.sub(r"(^|\.)no_", r"\1", name) for name in options}
+
+
+def read_duration(changes: Sequence[str]) -> str | None:
+    """The one thing that a run may have changed as it goes on."""
+    words = [part for word in changes for part in word.split("=", 1)]
+    return words[1] if len(words) == 2 and words[0] == "--duration" else None
+
+
 def resume_run(options: TrainOptions, changes: Sequence[str]) -> AnyRun:
     """The run in a folder, as it was begun."""
     assert options.resume is not None
     if changes or options.out:
-        raise ValueError("--resume goes on with a run as it is; leave out the other options")
+        raise ValueError("--resume goes on with a run as it is; leave out the other options but --duration")
     folder = RunFolder(options.resume)
     run = folder.run()
     if folder.is_second_stage:
@@ -67,12 +87,20 @@ def resume_run(options: TrainOptions, changes: Sequence[str]) -> AnyRun:
 
 
 def sum_up(result: Result) -> None:
-    figures = "".join(f", {name} {value:.4f}" for name, value in result.figures.items())
+    """What it took, and how good the weights are that will answer: what `pellucid evaluate` says of them there."""
     rate = f" ({result.images / result.seconds:,.0f} images/s)" if result.seconds else ""
     warm_up = f" after {result.warm_up:.1f} s of warming up" if result.warm_up else ""
-    print(f"{result.steps} steps in {result.seconds:.1f} s{rate}{warm_up}{figures}")
-    if result.best is not None and result.folder is not None and result.best != result.figures.get(result.score):
-        print(f"kept are the weights of the best evaluation, {result.score} {result.best:.4f}: these will answer")
+    if result.steps < result.planned:
+        print(f"ended before step {result.planned}: {result.score} had not been better for as long as --patience says")
+    print(f"{result.steps} steps in {result.seconds:.1f} s{rate}{warm_up}")
+    figures = {name: value for name, value in result.kept.items() if name != "step"}
+    if figures:
+        where = f" on {result.evaluated}" if result.evaluated else ""
+        said = ", ".join(f"{name} {value:.4f}" for name, value in figures.items())
+        last = result.figures.get(result.score)
+        later = f"; the last ones, {result.score} {last:.4f}, are not those that will answer"
+        is_last = result.kept.get("step") == result.steps or last is None
+        print(f"the weights after step {result.kept.get('step')} are kept: {said}{where}{'' if is_last else later}")
 
 
 def show_run(result: Result) -> Path:

@@ -62,6 +62,39 @@ class TrainOptions:
 
 
 @dataclass(frozen=True)
+class SweepOptions:
+    """Train a recipe many times, with every combination of some values or with random ones, and compare; goes on after
+    Ctrl-C. Fields are varied by --vary FIELD VALUES; others are given as for pellucid train.
+
+    Example: pellucid sweep vit_digits --vary optim.lr 1e-3 3e-3 --vary batch 64 128 --duration "5 epochs"
+    """
+
+    recipe: Positional[str]
+    """Name of a recipe; pellucid recipes lists them."""
+    out: Path | None = None
+    """Folder of the runs; sweeps/RECIPE unless given. pellucid serve --runs shows them side by side."""
+    draws: int = 0
+    """Draw so many combinations at random instead, from the values given or from a range such as 1e-4..1e-2."""
+    sweep_seed: int = 0
+    """Of the draws: the same ones come again, and more of them are more."""
+
+
+@dataclass(frozen=True)
+class RateOptions:
+    """Find a learning rate: train while the rate rises from almost nothing, until the loss does too; keep nothing.
+
+    Example: pellucid rate vit_digits --steps 60 --figure rate.png
+    """
+
+    recipe: Positional[str]
+    """Name of a recipe for classifiers; any field of it can be given as for pellucid train."""
+    steps: int = 100
+    """Training steps."""
+    figure: Path = Path("rate.png")
+    """The picture (.png, .svg, .pdf)."""
+
+
+@dataclass(frozen=True)
 class EvaluateOptions:
     """How good a model is: accuracy and calibration; scores of captions and translations, beside those of not looking.
 
@@ -85,6 +118,12 @@ class EvaluateOptions:
     """The share of images that may be unreadable; they are named and left out."""
     json: bool = False
     """Print one JSON object; shares, not percent."""
+    views: int = 1
+    """Classifiers: views of each picture whose answers are averaged: 2 mirrors it too, 10 also shifts both."""
+    report: Path | None = None
+    """Classifiers: write a page (.html) on every class, how sure it is and how often right, with its worst mistakes."""
+    calibrate: bool = False
+    """Classifiers that are runs: make it as sure as it is right on these images, for good; not on test images."""
     confusion: Path | None = None
     """Draw a classifier's confusion matrix into this file (.png, .svg, .pdf)."""
     beam: int | None = None
@@ -124,6 +163,8 @@ class PredictOptions:
     """Write the answers into this file, a picture a line (.csv, .jsonl); pictures that it has already are left out."""
     batch: int = 32
     """Pictures at a time."""
+    views: int = 1
+    """Views of each picture whose answers are averaged: 2 mirrors it too, 10 also shifts both."""
     device: str = "auto"
     """cpu, cuda, or auto."""
 
@@ -421,6 +462,8 @@ VERBS = {
     "shapes": ShapesOptions,
     "recipes": RecipesOptions,
     "train": TrainOptions,
+    "sweep": SweepOptions,
+    "rate": RateOptions,
     "evaluate": EvaluateOptions,
     "predict": PredictOptions,
     "caption": CaptionOptions,

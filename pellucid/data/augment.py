@@ -101,11 +101,11 @@ class Normalise:
 
 
 class Augmented(NamedTuple):
-    """The target is weight · onehot(labels) + (1 − weight) · onehot(others)."""
+    """The target is weight · onehot(labels) + (1 − weight) · onehot(others); labels (b classes) are that already."""
 
     images: Float[Tensor, "b c y x"]
-    labels: Int[Tensor, " b"]
-    others: Int[Tensor, " b"]
+    labels: Tensor
+    others: Tensor
     weight: Float[Tensor, " b"]
 
 
@@ -270,7 +270,7 @@ def _erase(pixels: Float[Tensor, "b c y x"], config: Augment, key: Key) -> Float
     return pixels
 
 
-def _mix_pairs(pixels: Float[Tensor, "b c y x"], labels: Int[Tensor, " b"], config: Augment, key: Key) -> Augmented:
+def _mix_pairs(pixels: Float[Tensor, "b c y x"], labels: Tensor, config: Augment, key: Key) -> Augmented:
     """Positions 2i and 2i + 1 mixed with each other: the order is random already, so neighbours are a random pair.
 
     Both take the same share and the same box. What one gives away the other receives, and every image counts 1 in all.
@@ -345,6 +345,8 @@ def _check_images(images: Tensor, normalise: Normalise) -> None:
 
 def _check_batch(images: Tensor, others: dict[str, Tensor]) -> None:
     for name, tensor in others.items():
+        if name == "labels" and tensor.ndim == 2:  # for each class whether it is true
+            tensor = tensor[:, 0].int()
         if tensor.shape != images.shape[:1] or tensor.is_floating_point():
             raise ValueError(
                 f"{name} must be {images.shape[0]} whole numbers (b), one for each image; "

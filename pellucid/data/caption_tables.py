@@ -17,20 +17,21 @@ from pellucid.data.sentences import one_line
 DELIMITERS = {"\t": "tabs", "|": "bars", ";": "semicolons", ",": "commas"}
 
 
-def _words(text: str) -> tuple[str, ...]:
+def words(text: str) -> tuple[str, ...]:
+    """Names of columns, as they are listed here."""
     return tuple(text.split())
 
 
 # Names of columns in small letters, without what stands between them. A file name is taken even beside the others.
-IMAGES = _words("""filename image images imagename imagefile imagefilename imagepath imagefilepath filepath file files
+IMAGES = words("""filename image images imagename imagefile imagefilename imagepath imagefilepath filepath file files
 path img imgname imgfile imgfilename imgpath fname relpath relativepath picture pictures picturename photo photos
 photoname jpg""")
-IDS = _words("imageid imgid photoid pictureid name id key uid imageurl imgurl url")
-CAPTIONS = _words("caption captions")
-SENTENCES = _words("""text texts sentence sentences description descriptions comment comments captiontext rawcaption raw
+IDS = words("imageid imgid photoid pictureid name id key uid imageurl imgurl url")
+CAPTIONS = words("caption captions")
+SENTENCES = words("""text texts sentence sentences description descriptions comment comments captiontext rawcaption raw
 imagecaption imagedescription annotation""")
-LABELS = _words("title titles alt alttext prompt label labels")
-SPLITS = _words("split splits subset partition set")
+LABELS = words("title titles alt alttext prompt label labels")
+SPLITS = words("split splits subset partition set")
 NUMBERED = re.compile(rf"({'|'.join((*CAPTIONS, *SENTENCES, *LABELS))})\d+")
 LOOKED_AT = 1000  # rows, to see whether a column holds names of files
 URL = re.compile(r"https?://", re.IGNORECASE)

@@ -53,7 +53,14 @@ class CaptionSet:
 
 @dataclass(frozen=True)
 class CaptionSplits:
-    """Captioned images to learn from, to choose by, and to judge by."""
+    """Captioned images to learn from, to choose by, and to judge by.
+
+    >>> from pellucid.data import CaptionData, load_captions
+    >>> from pellucid.data.scenes import SceneConfig
+    >>> splits = load_captions(CaptionData("scenes", size=(32, 32), scenes=SceneConfig(train=4, validation=2, test=2)))
+    >>> len(splits.train), len(splits.test)
+    (4, 2)
+    """
 
     train: CaptionSet
     validation: CaptionSet | None = None

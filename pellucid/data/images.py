@@ -35,6 +35,8 @@ UPRIGHT = {  # by EXIF's orientation, what brings a picture upright
 class ImageSet:
     """Labelled images in memory: `images` uint8 (n c y x), `labels` int64 (n), and what the labels are called.
 
+    Where several classes may be true of an image, `labels` is boolean (n classes).
+
     >>> pair = ImageSet(torch.zeros(2, 1, 8, 8, dtype=torch.uint8), torch.tensor([1, 0]), ("cat", "dog"))
     >>> len(pair), pair.shape, pair.read(torch.tensor([1, 1, 0])).shape
     (2, (1, 8, 8), torch.Size([3, 1, 8, 8]))
@@ -46,6 +48,7 @@ class ImageSet:
     images: Tensor
     labels: Tensor
     classes: tuple[str, ...]
+    names: tuple[str, ...] = ()  # of their files, where they had some
 
     def __post_init__(self) -> None:
         if self.images.dtype != torch.uint8 or self.images.dim() != 4:
@@ -55,10 +58,10 @@ class ImageSet:
     def __len__(self) -> int:
         return len(self.labels)
 
-    def __getitem__(self, index: int) -> tuple[UInt8[Tensor, "c y x"], int]:
+    def __getitem__(self, index: int) -> tuple[UInt8[Tensor, "c y x"], Any]:
         """An image and its label, as PyTorch's datasets give them."""
         place = range(len(self))[operator.index(index)]  # as lists take it
-        return self.images[place], int(self.labels[place])
+        return self.images[place], label_at(self.labels, place)
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -72,16 +75,28 @@ class ImageSet:
 
     def subset(self, indices: Tensor) -> "ImageSet":
         """The images at these indices, as a set of their own."""
-        return ImageSet(self.images[indices], self.labels[indices], self.classes)
+        names = tuple(self.names[i] for i in torch.arange(len(self))[indices].tolist()) if self.names else ()
+        return ImageSet(self.images[indices], self.labels[indices], self.classes, names)
+
+    def name_of(self, place: int) -> str:
+        """The name of an image's file, or its number."""
+        return self.names[place] if self.names else f"number {place}"
 
 
 def check_labels(labels: Tensor, n_images: int, classes: tuple[str, ...]) -> None:
-    """One label an image, each of them the index of a class; or a sentence."""
+    """One label an image, each of them the index of a class, or for each class whether it is true; or a sentence."""
+    if labels.dtype == torch.bool and labels.shape == (n_images, len(classes)):
+        return
     if labels.dtype != torch.int64 or labels.shape != (n_images,):
         raise ValueError(f"labels must be int64 ({n_images}); got {labels.dtype} {tuple(labels.shape)}")
     if n_images and (int(labels.min()) < 0 or int(labels.max()) >= len(classes)):
         lowest, highest = int(labels.min()), int(labels.max())
         raise ValueError(f"labels must lie in 0…{len(classes) - 1}; got {lowest}…{highest}")
+
+
+def label_at(labels: Tensor, place: int) -> Any:
+    """The number of a class, or for each class whether it is true."""
+    return labels[place] if labels.ndim == 2 else int(labels[place])
 
 
 class View(NamedTuple):

@@ -7,6 +7,7 @@ from itertools import combinations
 from pathlib import Path
 
 import torch
+from torch import Tensor
 
 from pellucid.data import formats, named
 from pellucid.data.decoding import Item
@@ -22,7 +23,12 @@ MOST_CLASSES = 20  # told one by one
 
 @dataclass(frozen=True)
 class Inspection:
-    """What was found. `counts`: images of each class, by split; `mean` and `std`: of the training images, 0…1."""
+    """What was found. `counts`: images of each class, by split; `mean` and `std`: of the training images, 0…1.
+
+    >>> found = inspect_images(DataConfig("digits"))
+    >>> found.shape, sum(found.counts["train"]), found.problems
+    ((1, 8, 8), 1437, ())
+    """
 
     source: str
     format: str
@@ -33,12 +39,13 @@ class Inspection:
     mean: tuple[float, ...]
     std: tuple[float, ...]
     problems: tuple[str, ...]
+    images: dict[str, int]
 
     def lines(self) -> list[str]:
         """The report as text, a fact a line."""
         channels, height, width = self.shape
         lines = [f"{self.source}: {self.format}, {len(self.classes)} classes"]
-        lines += [f"{split}: {sum(counts):,} images" for split, counts in self.counts.items()]
+        lines += [f"{split}: {self.images[split]:,} images" for split in self.counts]
         shape = f"{height}×{width}, {channels} channel{'s' * (channels > 1)}"
         lines += [f"sizes: {describe_sizes(self.sizes)}; brought to {shape}"]
         lines += [f"mean {format_numbers(self.mean)}, std {format_numbers(self.std)} (training images, 0…1)"]
@@ -91,11 +98,14 @@ def inspect_images(source: DataConfig | str | Path) -> Inspection:
     problems += describe_duplicates(hashes)
     mean, std = moments.mean_and_std()
     train = parts["train"]
-    counts = {
-        split: tuple(torch.bincount(images.labels, minlength=len(train.classes)).tolist())
-        for split, images in parts.items()
-    }
-    return Inspection(config.name, form, counts, train.classes, sizes, train.shape, mean, std, tuple(problems))
+    counts = {split: tuple(count_classes(images.labels, len(train.classes))) for split, images in parts.items()}
+    totals = {split: len(images) for split, images in parts.items()}
+    return Inspection(config.name, form, counts, train.classes, sizes, train.shape, mean, std, tuple(problems), totals)
+
+
+def count_classes(labels: Tensor, classes: int) -> list[int]:
+    """Of how many images each class is true."""
+    return (labels.sum(0) if labels.ndim == 2 else torch.bincount(labels, minlength=classes)).tolist()
 
 
 def recognise(path: Path) -> DataConfig:

@@ -16,7 +16,18 @@ from PIL import Image
 from torch import Tensor
 
 from pellucid.data.decoding import Decoders, Failures, Item, cores
-from pellucid.data.images import ImageHeader, ImageSet, Size, View, check_labels, check_size, decode, probe, to_tensor
+from pellucid.data.images import (
+    ImageHeader,
+    ImageSet,
+    Size,
+    View,
+    check_labels,
+    check_size,
+    decode,
+    label_at,
+    probe,
+    to_tensor,
+)
 
 log = logging.getLogger("pellucid")
 
@@ -91,6 +102,15 @@ class LazyImageSet:
     read does not depend on the number of threads or processes.
 
     threads: that decode; by default as many as there are cores. processes: that do it instead.
+
+    >>> class White:
+    ...     name = "white"
+    ...     def decode(self, size, channels, view=None):
+    ...         return torch.full((channels, *size), 255, dtype=torch.uint8)
+    >>> images = LazyImageSet([White()], torch.tensor([0]), ("white",), (8, 8))
+    >>> pixels, label = images[0]
+    >>> pixels.shape, images.classes[label]
+    (torch.Size([3, 8, 8]), 'white')
     """
 
     def __init__(
@@ -119,15 +139,19 @@ class LazyImageSet:
     def __len__(self) -> int:
         return len(self.labels)
 
-    def __getitem__(self, index: int) -> tuple[UInt8[Tensor, "c y x"], int]:
+    def __getitem__(self, index: int) -> tuple[UInt8[Tensor, "c y x"], Any]:
         """An image, decoded now, and its label."""
         place = range(len(self))[operator.index(index)]
-        return self.read(torch.tensor([place]))[0], int(self.labels[place])
+        return self.read(torch.tensor([place]))[0], label_at(self.labels, place)
 
     @property
     def shape(self) -> tuple[int, int, int]:
         """(channels, height, width) that every image is brought to."""
         return self.channels, *self.size
+
+    def name_of(self, place: int) -> str:
+        """The name of an image's file."""
+        return self.items[place].name
 
     def read(self, indices: Tensor, views: Sequence[View] | None = None) -> UInt8[Tensor, "b c y x"]:
         """The images at these indices, decoded now; of each the whole, or a view."""
@@ -165,7 +189,7 @@ class LazyImageSet:
     def replace(self, index: int, view: View | None, error: ValueError) -> Tensor:
         """Another image of the class of one that can't be read."""
         self._note(index, error)
-        same = (self.labels == self.labels[index]).nonzero().flatten()
+        same = (self.labels == self.labels[index]).view(len(self), -1).all(1).nonzero().flatten()
         others = torch.cat([same[same > index], same[same < index]]).tolist()
         for other in others:
             if other not in self._broken:
@@ -174,8 +198,9 @@ class LazyImageSet:
                 except ValueError as again:
                     self._note(other, again)
                     error = again
-        label = self.classes[int(self.labels[index])]
-        raise ValueError(f"no image of the class {label!r} can be read; the first: {error}")
+        label = label_at(self.labels, index)
+        like = "such classes" if isinstance(label, Tensor) else f"the class {self.classes[label]!r}"
+        raise ValueError(f"no image of {like} can be read; the first: {error}")
 
     def _note(self, index: int, error: ValueError) -> None:
         self._broken.add(index)
@@ -228,6 +253,7 @@ def into_memory(
 
     images = torch.empty(len(items), channels, *size, dtype=torch.uint8)
     kept: list[int] = []
+    names: list[str] = []
     rest = iter(zip(items, labels, strict=True))
     with ThreadPoolExecutor(cores(), thread_name_prefix="pellucid-decode") as pool:
         while block := list(islice(rest, 1024)):  # so that decoded images don't pile up beside the tensor
@@ -235,6 +261,7 @@ def into_memory(
                 if isinstance(image, Tensor):
                     images[len(kept)] = image
                     kept.append(label)
+                    names.append(item.name)
                 else:
                     unreadable.add(item.name, image)
-    return ImageSet(images[: len(kept)], torch.tensor(kept, dtype=torch.int64), classes)
+    return ImageSet(images[: len(kept)], torch.tensor(kept, dtype=torch.int64), classes, tuple(names))

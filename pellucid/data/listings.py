@@ -1,11 +1,12 @@
 """From image files to a listing, and from a listing to sets: which size, in memory or not."""
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+from torch import Tensor
 
 from pellucid.config import brief
 from pellucid.data.cache import keep_decoded
@@ -46,9 +47,19 @@ class Listing:
     classes: tuple[str, ...]
     empty: tuple[str, ...] = ()  # classes without an image
     is_split: bool = True  # False: all are listed under "train" because nothing says otherwise
+    sets: tuple[tuple[int, ...], ...] = ()  # of classes that are true together: then a label is the number of one
 
     def __len__(self) -> int:
         return sum(map(len, self.splits.values()))
+
+    def numbers(self, labels: Sequence[int]) -> Tensor:
+        """Labels as a set has them: the number of a class (n), or whether each class is true (n classes)."""
+        if not self.sets:
+            return torch.tensor(labels, dtype=torch.int64)
+        table = torch.zeros(len(self.sets), len(self.classes), dtype=torch.bool)
+        for row, which in zip(table, self.sets, strict=True):
+            row[list(which)] = True
+        return table[torch.tensor(labels, dtype=torch.int64)]
 
 
 def list_folder(root: Path) -> Listing:
@@ -77,10 +88,20 @@ def list_folder(root: Path) -> Listing:
 
 
 def gather(
-    listing: Listing, splits: Mapping[str, Entries], size: Size | None, unreadable: Unreadable, how: How = USUAL
+    listing: Listing,
+    splits: Mapping[str, Entries],
+    size: Size | None,
+    unreadable: Unreadable,
+    how: How = USUAL,
+    check: Callable[[Size], None] | None = None,
 ) -> dict[str, Images]:
-    """Sets of these images of a listing, by split. Their size and channels are those of the whole listing."""
+    """Sets of these images of a listing, by split. Their size and channels are those of the whole listing.
+
+    check: is told the size before anything is decoded.
+    """
     size, channels = shape_of((item for entries in listing.splits.values() for item, _ in entries), size)
+    if check is not None:
+        check(size)
     total = sum(map(len, splits.values()))
     parts: dict[str, Images] = {}
     for split, entries in splits.items():
@@ -88,11 +109,13 @@ def gather(
         if how.cache is not None:
             items = keep_decoded(items, how.cache, size, channels, how.cache_side, how.processes)
         if total * channels * size[0] * size[1] <= IN_MEMORY and not how.again:
-            parts[split] = into_memory(items, labels, listing.classes, size, channels, unreadable)
+            names = tuple(map(str, range(len(listing.sets)))) or listing.classes
+            read = into_memory(items, labels, names, size, channels, unreadable)
+            parts[split] = ImageSet(read.images, listing.numbers(read.labels.tolist()), listing.classes, read.names)
         else:
             strict, tolerated = unreadable.strict, unreadable.tolerated
             parts[split] = LazyImageSet(
-                items, torch.tensor(labels), listing.classes, size, channels,
+                items, listing.numbers(labels), listing.classes, size, channels,
                 strict=strict, tolerated=tolerated, processes=how.processes,
             )  # fmt: skip
     unreadable.check(total)

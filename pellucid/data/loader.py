@@ -67,6 +67,48 @@ class ShuffledOrder:
         return self._shuffled[1]
 
 
+class BalancedOrder:
+    """An endless row in which every class stands equally often: shuffled turns of all classes, one image of each.
+
+    Each class goes through shuffled epochs of its own.
+
+    >>> labels = torch.tensor([0, 0, 0, 0, 0, 1])
+    >>> index, epoch = BalancedOrder(labels, seed=0).take(2, 8)
+    >>> labels[index].view(4, 2).sum(1)
+    tensor([1, 1, 1, 1])
+    >>> epoch[labels[index] == 1]                   # its one image, again and again
+    tensor([1, 2, 3, 4])
+    """
+
+    turns = 1024  # that are shuffled at once
+
+    def __init__(self, labels: Tensor, seed: int, device: torch.device | str = "cpu") -> None:
+        self.seed, self.device = seed, device
+        members = (torch.nonzero(labels.cpu() == label).flatten() for label in labels.unique().tolist())
+        self.members = list(members)
+        orders = ((i + 1) * 7_919 + seed * 1_000_003 for i in range(len(self.members)))
+        self.orders = [ShuffledOrder(len(each), mixed) for each, mixed in zip(self.members, orders, strict=True)]
+        self._shuffled: tuple[int, Tensor] | None = None
+
+    def take(self, start: int, n: int) -> tuple[Int[Tensor, " n"], Int[Tensor, " n"]]:
+        """Index and epoch, of its class, of the n images that begin at place `start` of the row."""
+        index, epochs = torch.empty(n, dtype=torch.int64), torch.empty(n, dtype=torch.int64)
+        for i in range(n):
+            turn, place = divmod(start + i, len(self.members))
+            which = int(self._turn(turn)[place])
+            inner, epoch = self.orders[which].take(turn, 1)
+            index[i], epochs[i] = self.members[which][inner[0]], epoch[0]
+        return index.to(self.device), epochs.to(self.device)
+
+    def _turn(self, turn: int) -> Int[Tensor, " classes"]:
+        """The order of the classes in a turn."""
+        block, row = divmod(turn, self.turns)
+        if self._shuffled is None or self._shuffled[0] != block:
+            generator = torch.Generator().manual_seed((self.seed * 1_000_003 + block) % (1 << 63))
+            self._shuffled = block, torch.rand(self.turns, len(self.members), generator=generator).argsort(1)
+        return self._shuffled[1][row]
+
+
 @dataclass
 class Loader:
     """Shares of batches, step after step. `parts` splits a share into micro-batches for gradient accumulation.
@@ -83,6 +125,8 @@ class Loader:
     parts: int = 1
     zoom: float = 1.0
     """Smallest share of a picture's area that is cut out of it as it is read; 1 for all of it, always."""
+    balanced: bool = False
+    """Every class equally often."""
 
     def __post_init__(self) -> None:
         if self.batch < 1 or self.batch % (self.world * self.parts):
@@ -100,7 +144,11 @@ class Loader:
             )
         # Where pixels are read, the host must know which ones without waiting for the device.
         self.home = self.device if fits else torch.device("cpu")
-        self.order = ShuffledOrder(len(self.images), self.seed, self.home)
+        self.order = (
+            BalancedOrder(self.images.labels, self.seed, self.home)
+            if self.balanced
+            else ShuffledOrder(len(self.images), self.seed, self.home)
+        )
         self.copies = torch.cuda.Stream(self.device) if self.device.type == "cuda" and not fits else None
 
     def share(self, step: int, part: int = 0) -> Share:
@@ -126,14 +174,14 @@ class Loader:
             for step in range(start, min(end, start + ahead)):
                 waiting.append(self._begin(step))
             for step in range(start, end):
-                parts = [self._arrive(*each) for each in waiting[0]]
+                parts: list[tuple[Share, Tensor | None]] = [self._arrive(*each) for each in waiting[0]]
                 waiting.popleft()
                 if step + ahead < end:
                     waiting.append(self._begin(step + ahead))
                 yield parts
         finally:
-            for parts in waiting:
-                for _, pixels in parts:
+            for begun in waiting:
+                for _, pixels in begun:
                     if isinstance(pixels, Reading):
                         pixels.cancel()
 

@@ -3,12 +3,12 @@
 import csv
 import gzip
 import hashlib
-import json
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from pellucid.config import parse_json
 from pellucid.data.sentences import reason
 
 MOST_BYTES = 1 << 30  # of a file, unpacked
@@ -174,8 +174,8 @@ def _objects(lines: Iterator[str], path: Path, direction: tuple[str, str]) -> It
         if not line.strip():
             continue
         try:
-            row = json.loads(line)
-        except (ValueError, RecursionError):
+            row = parse_json(line, "the line", allow_nan=True)
+        except ValueError:
             row = None
         row = row.get("translation", row) if isinstance(row, dict) else row
         if not isinstance(row, dict) or not all(isinstance(row.get(language), str) for language in direction):

@@ -2,7 +2,7 @@
 
 import difflib
 import logging
-from collections.abc import Mapping, Sequence, Sized
+from collections.abc import Callable, Mapping, Sequence, Sized
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -13,9 +13,10 @@ from torch import Tensor
 
 from pellucid.data import formats, named
 from pellucid.data.decoding import usual_processes
-from pellucid.data.division import ALL, HeldOut, divide, draw_held_out
+from pellucid.data.division import ALL, HeldOut, divide, draw_held_out, order_by_class, take_fold
 from pellucid.data.formats import SplitArrays
 from pellucid.data.images import ImageSet, Size, check_size
+from pellucid.data.label_tables import list_labels
 from pellucid.data.lazy import TOLERATED, ImageInMemory, LazyImageSet, Unreadable, into_memory
 from pellucid.data.listings import IN_MEMORY, How, Images, Listing, gather, list_folder
 from pellucid.data.own import as_image_set
@@ -26,21 +27,32 @@ log = logging.getLogger("pellucid")
 STATISTICS_OF = 2000  # images, of a set that is not in memory
 ZoomInto = Literal["image", "original"]
 SET_NAMES = ("digits", *named.KNOWN)
-PREFIXES = {"folder": "PATH", "wds": "SHARDS", "hf": "NAME"}
+PREFIXES = {"folder": "PATH", "csv": "TABLE", "wds": "SHARDS", "hf": "NAME"}
 
 
 @dataclass(frozen=True)
 class DataConfig:
-    """Which images, and how they are brought in."""
+    """Which images, and how they are brought in.
+
+    >>> DataConfig("folder:pictures", size=(64, 64)).name
+    'folder:pictures'
+    """
 
     name: str = "digits"
-    """digits, cifar10, cifar100, mnist, fashion_mnist, folder:PATH, wds:SHARDS or hf:NAME."""
+    """digits, cifar10, cifar100, mnist, fashion_mnist, folder:PATH, csv:TABLE, wds:SHARDS or hf:NAME."""
     path: str | None = None
-    """Where the files of a named set lie; searched for unless given."""
+    """Where the files of a named set lie, searched for unless given; or the pictures that a table speaks of, beside it
+    unless given."""
+    several: bool = False
+    """A label of a table may name several classes, as in "cat|sofa"; each is then predicted for itself."""
     size: tuple[int, int] | None = None
     """Height and width that images are brought to; unless given, their own if they share one, else 224 224."""
     held_out: int = 0
     """Images taken out of training for validation: the same ones whatever the seed."""
+    folds: int = 0
+    """Cross-validation: in how many parts, alike in their classes, the training images fall; 0 for none."""
+    fold: int = 1
+    """Which of the parts validates, 1…folds; the others train."""
     strict: bool = False
     """Make the first unreadable image an error, instead of leaving some out."""
     tolerated: float = TOLERATED
@@ -60,7 +72,12 @@ class DataConfig:
 
 @dataclass(frozen=True, eq=False)
 class Splits:
-    """The images to train, to choose, and to test with. held_out: what a run keeps to know them again."""
+    """The images to train, to choose, and to test with. held_out: what a run keeps to know them again.
+
+    >>> splits = load_images(DataConfig("digits"))
+    >>> len(splits.train), len(splits.test), splits.train.classes[:3]
+    (1437, 360, ('0', '1', '2'))
+    """
 
     train: Images
     validation: Images | None = None
@@ -68,8 +85,10 @@ class Splits:
     held_out: HeldOut = field(default_factory=dict)
 
 
-def load_images(config: DataConfig, kept: HeldOut | None = None) -> Splits:
+def load_images(config: DataConfig, kept: HeldOut | None = None, check: Callable[[Size], None] | None = None) -> Splits:
     """The images that a config asks for. kept: what the run held out that goes on with them.
+
+    check: is told the images' size before they are decoded.
 
     >>> splits = load_images(DataConfig("digits", held_out=100))
     >>> splits.train.shape, len(splits.train), len(splits.validation), len(splits.test)
@@ -79,10 +98,10 @@ def load_images(config: DataConfig, kept: HeldOut | None = None) -> Splits:
     if listing is None:
         parts, held_out = find_arrays(config)[1], {}
     else:
-        division = divide(listing, config.held_out, kept)
+        division = divide(listing, config.held_out, kept, fold_of(config))
         unreadable = Unreadable(config.strict, config.tolerated)
-        parts = gather(listing, division.splits, config.size, unreadable, how_to_read(config))
-        held_out = division.held_out(counted=config.held_out > 0)
+        parts = gather(listing, division.splits, config.size, unreadable, how_to_read(config), check)
+        held_out = division.held_out(counted=config.held_out > 0 or config.folds > 0)
     return Splits(parts["train"], parts.get("validation"), parts.get("test"), held_out)
 
 
@@ -98,7 +117,7 @@ def load_split(config: DataConfig, split: str, kept: HeldOut | None = None) -> I
         chosen = list(parts.values()) if split == ALL else [parts[split]] if split in parts else []
         _check_there(config, split, chosen, parts)
         return chosen[0] if len(chosen) == 1 else join_sets(chosen)
-    division = divide(listing, config.held_out, kept)
+    division = divide(listing, config.held_out, kept, fold_of(config))
     entries = division.entries(split)
     _check_there(config, split, entries, division.splits)
     if division.origin == "hash" and split != ALL:
@@ -132,14 +151,23 @@ def split_own(data: Any, config: DataConfig) -> Splits:
         sets = {name: as_image_set(images, size=config.size) for name, images in data.items()}
         return Splits(sets["train"], sets.get("validation"), sets.get("test"))
     images = as_image_set(data, size=config.size)
-    train, validation = hold_out(images, config.held_out) if config.held_out else (images, None)
-    return Splits(train, validation)
+    return Splits(*hold_out(images, config)) if config.held_out or config.folds else Splits(images)
 
 
-def hold_out(images: Images, count: int) -> tuple[Images, Images]:
-    """(the others in their order, `count` images chosen by a permutation of fixed seed)."""
-    rest, chosen = draw_held_out(len(images), count)
+def hold_out(images: Images, config: DataConfig) -> tuple[Images, Images]:
+    """(those to train, those to validate): a fold, or as many as a permutation of fixed seed chooses."""
+    fold, count = fold_of(config), config.held_out
+    rest, chosen = take_fold(order_by_class(images.labels), *fold) if fold else draw_held_out(len(images), count)
     return images.subset(rest), images.subset(chosen)
+
+
+def fold_of(config: DataConfig) -> tuple[int, int] | None:
+    """(which, of how many), if there is cross-validation."""
+    if config.folds and config.held_out:
+        raise ValueError(f"held_out is {config.held_out} and folds {config.folds}; give one of the two")
+    if config.fold != 1 and not config.folds:
+        raise ValueError(f"fold is {config.fold}; say of how many (folds)")
+    return (config.fold, config.folds) if config.folds else None
 
 
 def find_arrays(config: DataConfig) -> tuple[str, dict[str, Images]]:
@@ -157,14 +185,15 @@ def find_arrays(config: DataConfig) -> tuple[str, dict[str, Images]]:
             if differs := named.difference(known, parts):
                 log.warning("%s is not the official %s: %s", config.path, config.name, differs)
     sets = make_sets(parts, classes, config.size)
-    if config.held_out:
-        sets["train"], sets["validation"] = hold_out(sets["train"], config.held_out)
+    if config.held_out or config.folds:
+        sets["train"], sets["validation"] = hold_out(sets["train"], config)
     return form, sets
 
 
 def list_images(config: DataConfig) -> Listing | None:
     """The listing of a source made of image files; None for sets that come as arrays."""
     check_size(config.size)
+    fold_of(config)
     if config.held_out < 0:
         raise ValueError(f"held_out is {config.held_out}; expected zero or more")
     if not 0 <= config.tolerated <= 1:
@@ -179,6 +208,11 @@ def list_images(config: DataConfig) -> Listing | None:
         raise ValueError("cache_side is for images that are kept decoded; say where (cache)")
     kind, colon, where = config.name.partition(":")
     if colon and kind in PREFIXES and where:
+        if config.several and kind != "csv":
+            raise ValueError(f"several is for tables of labels (csv:TABLE); {config.name!r} is none")
+        if kind == "csv":
+            folder = None if config.path is None else Path(config.path).expanduser()
+            return list_labels(Path(where).expanduser(), folder, several=config.several)
         if config.path is not None:
             raise ValueError(f"path is for named sets; {config.name!r} says where its images lie, so leave path out")
         if kind == "folder":
@@ -219,7 +253,8 @@ def join_sets(sets: Sequence[Images]) -> Images:
     """Several sets of the same classes and shape as one, in their order."""
     if all(isinstance(each, ImageSet) for each in sets):
         images = torch.cat([each.images for each in sets if isinstance(each, ImageSet)])
-        return ImageSet(images, torch.cat([each.labels for each in sets]), sets[0].classes)
+        names = tuple(each.name_of(i) for each in sets for i in range(len(each)))
+        return ImageSet(images, torch.cat([each.labels for each in sets]), sets[0].classes, names)
     items = [item for each in sets if isinstance(each, LazyImageSet) for item in each.items]
     return LazyImageSet(
         items, torch.cat([each.labels for each in sets]), sets[0].classes, sets[0].shape[1:], sets[0].shape[0]

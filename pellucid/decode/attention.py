@@ -17,6 +17,14 @@ def cross_attention(
     """The weights (b n layers heads t s) with which the decoder read the context (b s d) to say the tokens (b n t).
 
     Read from one more pass over the finished sentences: it gives the weights of the steps that said them.
+
+    >>> import torch
+    >>> from pellucid.models import Transformer, TransformerConfig
+    >>> config = TransformerConfig(12, width=16, heads=2, hidden=32, encoder_layers=1, decoder_layers=1)
+    >>> model = Transformer(config).eval()
+    >>> context = model.encode(torch.tensor([[3, 4, 5]]))
+    >>> cross_attention(model, context, torch.tensor([[[6, 7]]]), start=1).shape  # b n layers heads words context
+    torch.Size([1, 1, 1, 2, 2, 3])
     """
     if tokens.ndim != 3 or tokens.shape[0] != context.shape[0]:
         raise ValueError(

@@ -31,6 +31,15 @@ def beam_search(
     below sum / length**length_penalty. What has not ended after `length` tokens counts as it is.
 
     context_mask (b 1 1 s): which tokens of each context exist, as `ops.masks.padding(lengths)`.
+
+    >>> import torch
+    >>> from pellucid.models import Transformer, TransformerConfig
+    >>> config = TransformerConfig(12, width=16, heads=2, hidden=32, encoder_layers=1, decoder_layers=1)
+    >>> model = Transformer(config).eval()
+    >>> context = model.encode(torch.tensor([[3, 4, 5]]))
+    >>> said = beam_search(model, context, start=1, end=2, length=4, beams=3, keep=2)
+    >>> said.tokens.shape[:2], bool(said.scores[0, 0] >= said.scores[0, 1])
+    (torch.Size([1, 2]), True)
     """
     if beams < 1:
         raise ValueError(f"beams is {beams}; expected one or more")

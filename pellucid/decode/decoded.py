@@ -7,7 +7,18 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Decoded:
-    """For each of b contexts n sequences of up to t tokens, best first."""
+    """For each of b contexts n sequences of up to t tokens, best first.
+
+    >>> import torch
+    >>> from pellucid.decode import greedy
+    >>> from pellucid.models import Transformer, TransformerConfig
+    >>> config = TransformerConfig(12, width=16, heads=2, hidden=32, encoder_layers=1, decoder_layers=1)
+    >>> model = Transformer(config).eval()
+    >>> context = model.encode(torch.tensor([[3, 4, 5]]))
+    >>> said = greedy(model, context, start=1, end=2, length=4)
+    >>> said.tokens.shape[:2], said.log_probs.shape[:2]
+    (torch.Size([1, 1]), torch.Size([1, 1]))
+    """
 
     tokens: Tensor
     """Integers (b n t), without the start token; the end token included, then repeated."""

@@ -24,6 +24,14 @@ def greedy(
 
     context (b s d): what `model.encode` gave. A sequence that has said `end` goes on saying it; when all have, decoding
     stops. forbidden: tokens that are never said. context_mask (b 1 1 s): which tokens of each context exist.
+
+    >>> import torch
+    >>> from pellucid.models import Transformer, TransformerConfig
+    >>> config = TransformerConfig(12, width=16, heads=2, hidden=32, encoder_layers=1, decoder_layers=1)
+    >>> model = Transformer(config).eval()
+    >>> said = greedy(model, model.encode(torch.tensor([[3, 4, 5]])), start=1, end=2, length=4)
+    >>> said.tokens.shape[:2]
+    torch.Size([1, 1])
     """
     options = {"start": start, "end": end, "length": length, "forbidden": tuple(forbidden)}
     inputs = (context,) if context_mask is None else (context, context_mask)
@@ -50,6 +58,14 @@ def sample(
     temperature: logits are divided by it before the draw; below one the likely become likelier.
     top_k: only the k likeliest tokens. top_p: only the likeliest whose probabilities sum to p, as few as that takes.
     log_probs and scores are the model's own, whatever was drawn from. context_mask: as for `greedy`.
+
+    >>> import torch
+    >>> from pellucid.models import Transformer, TransformerConfig
+    >>> config = TransformerConfig(12, width=16, heads=2, hidden=32, encoder_layers=1, decoder_layers=1)
+    >>> model = Transformer(config).eval()
+    >>> said = sample(model, model.encode(torch.tensor([[3, 4, 5]])), start=1, end=2, length=4, count=5)
+    >>> said.tokens.shape[:2]
+    torch.Size([1, 5])
     """
     if count < 1:
         raise ValueError(f"count is {count}; expected one or more")

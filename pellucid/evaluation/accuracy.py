@@ -12,7 +12,9 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from pellucid.config import finite
-from pellucid.data.augment import Normalise, normalised
+from pellucid.data.augment import Normalise
+from pellucid.evaluation.asking import ask
+from pellucid.evaluation.multilabel import MultiLabelReport, binary_entropy
 from pellucid.layers.modes import evaluating
 
 
@@ -21,6 +23,12 @@ class ClassificationReport:
     """What a model said of labelled images. Shares, not percent.
 
     probabilities (n classes), labels (n); seconds: of the forward passes, data included; names: of the classes.
+
+    >>> import torch
+    >>> answers = torch.tensor([[0.9, 0.1], [0.2, 0.8], [0.6, 0.4]])
+    >>> report = ClassificationReport(answers, torch.tensor([0, 1, 1]), loss=0.5, seconds=1.0)
+    >>> round(report.top1, 3), report.confusion.tolist()
+    (0.667, [[1, 0], [1, 1]])
     """
 
     probabilities: Float[Tensor, "n classes"]
@@ -28,6 +36,7 @@ class ClassificationReport:
     loss: float
     seconds: float
     names: tuple[str, ...] = ()
+    images: Any = None  # what it was asked about, for who wants to see them
 
     @property
     def right(self) -> Bool[Tensor, " n"]:
@@ -78,6 +87,15 @@ class ClassificationReport:
         figures["per_class"] = dict(zip(self.classes, self.per_class, strict=True))
         return finite(figures | {"images_per_second": self.images_per_second, "images": len(self.labels)})
 
+    def mistakes(self, count: int = 24) -> list[int]:
+        """The places of images that it took for something else, those that it was surest of first."""
+        sure = self.probabilities.max(1).values.masked_fill(self.right, -1.0)
+        return sure.argsort(descending=True, stable=True)[: min(count, int((~self.right).sum()))].tolist()
+
+    def name_of(self, place: int) -> str:
+        """What the image at a place is called."""
+        return f"number {place}" if self.images is None else self.images.name_of(place)
+
     def ece(self, bins: int = 15) -> float:
         """Expected calibration error (Naeini et al. 2015): the mean gap between confidence and accuracy.
 
@@ -98,20 +116,41 @@ def evaluate_classifier(
     device: torch.device | str = "cpu",
     batch: int = 1000,
     share: tuple[int, int] = (0, 1),
-    labels: Int[Tensor, " n"] | None = None,
+    labels: Tensor | None = None,
     names: Sequence[str] = (),
-) -> ClassificationReport:
-    """The model's answers to all images, or to one process's share (rank, world) of them; normalisation alone."""
+    temperature: float = 1.0,
+    views: int = 1,
+) -> ClassificationReport | MultiLabelReport:
+    """The model's answers to all images, or to one process's share (rank, world) of them; normalisation alone.
+
+    Labels (n classes) say of each class whether it is true; then each has a probability of its own. temperature, views:
+    as `ask` takes them.
+
+    >>> import torch
+    >>> from torch import nn
+    >>> from pellucid.data import ImageSet
+    >>> from pellucid.data.augment import Normalise
+    >>> images = ImageSet(torch.zeros(4, 3, 8, 8, dtype=torch.uint8), torch.tensor([0, 1, 0, 1]), ("dark", "light"))
+    >>> model = nn.Sequential(nn.Flatten(), nn.Linear(3 * 8 * 8, 2))
+    >>> evaluate_classifier(model, images, Normalise((0.5,) * 3, (0.5,) * 3)).top1
+    0.5
+    """
     truth: Tensor = images.labels if labels is None else labels
     indices = torch.arange(share[0], len(images), share[1])
     started = time.perf_counter()
     probabilities, losses = [], []
+    several = truth.ndim == 2
+    how = {"several": several, "temperature": temperature, "views": views}
     with evaluating(model):
         for part in indices.split(batch):
-            logits = model(normalised(images.read(part).to(device), normalise)).float()
-            losses.append(F.cross_entropy(logits, truth[part].to(device), reduction="sum"))
-            probabilities.append(logits.softmax(-1))
+            logits = ask(model, images.read(part).to(device), normalise, **how)
+            true = truth[part].to(device)
+            losses.append(
+                binary_entropy(logits, true).sum() if several else F.cross_entropy(logits, true, reduction="sum")
+            )
+            probabilities.append(logits.sigmoid() if several else logits.softmax(-1))
         answers = torch.cat(probabilities).cpu()
     seconds = time.perf_counter() - started
     loss = torch.stack(losses).sum().item() / max(1, len(indices))
-    return ClassificationReport(answers, truth[indices], loss, seconds, tuple(names))
+    kind = MultiLabelReport if several else ClassificationReport
+    return kind(answers, truth[indices], loss, seconds, tuple(names), images if share == (0, 1) else None)

@@ -30,6 +30,15 @@ class CaptioningReport:
     """What a captioner said of captioned images, and the figures of it. Shares, not percent.
 
     pointing_by: on scenes, the layer and head whose map points best on other scenes; None elsewhere.
+
+    >>> import pellucid
+    >>> from pellucid.data import CaptionData, load_captions
+    >>> from pellucid.data.scenes import SceneConfig
+    >>> scenes = load_captions(CaptionData("scenes", size=(48, 48), scenes=SceneConfig(train=4, validation=2, test=4)))
+    >>> speaker = pellucid.load("captioner-scenes")
+    >>> report = evaluate_captioner(speaker.model, speaker.tokenizer, scenes.test, beam=1)
+    >>> len(report.captions), 0 <= report.figures["exact"] <= 1
+    (4, True)
     """
 
     images: CaptionSet
@@ -78,6 +87,14 @@ def evaluate_captioner(
 
     training: captions among which the best fixed one is searched for; those of the images unless given.
     others: scenes, none of `images`, on which it is chosen which map points best.
+
+    >>> import pellucid
+    >>> from pellucid.data import CaptionData, load_captions
+    >>> from pellucid.data.scenes import SceneConfig
+    >>> scenes = load_captions(CaptionData("scenes", size=(48, 48), scenes=SceneConfig(train=4, validation=2, test=4)))
+    >>> speaker = pellucid.load("captioner-scenes")
+    >>> len(evaluate_captioner(speaker.model, speaker.tokenizer, scenes.test, beam=1).captions)
+    4
     """
     started = time.perf_counter()
     captions = caption_all(model, tokenizer, images.images, beam=beam, batch=batch, progress=progress)

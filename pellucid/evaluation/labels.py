@@ -4,7 +4,7 @@ import logging
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from jaxtyping import Int
+import torch
 from torch import Tensor, tensor
 
 from pellucid.data.listings import Images, some
@@ -14,7 +14,7 @@ log = logging.getLogger("pellucid")
 
 def relabel(
     images: Images, labels: Sequence[str] | None, count: int, classes: Mapping[str, str] | None = None
-) -> Int[Tensor, " n"]:
+) -> Tensor:
     """The images' labels as numbers of a model's `count` classes, by their names.
 
     classes: what the model calls those classes of the data that it has other names for. Where the model names none, or
@@ -25,6 +25,8 @@ def relabel(
     if labels is not None and meant == tuple(labels):
         return images.labels
     unknown = tuple(name for name, known in zip(own, meant, strict=True) if known not in (labels or ()))
+    if images.labels.ndim == 2:
+        return _arrange(images.labels, meant, labels, count)
     if not unknown:
         twice = tuple(name for name, times in Counter(labels).items() if times > 1 and name in meant)
         if twice:
@@ -43,6 +45,17 @@ def relabel(
         f"the model doesn't know {some(unknown)} of the data's {len(own)} classes; it knows {known}; "
         f"say which of them each is: classes, or --classes FILE, as {{{unknown[0]!r}: {(labels or ('…',))[0]!r}}}"
     )
+
+
+def _arrange(truth: Tensor, meant: Sequence[str], labels: Sequence[str] | None, count: int) -> Tensor:
+    """Columns of truth (n classes) in the model's order; a class that only the model knows is true of no image."""
+    arranged = torch.zeros(len(truth), count, dtype=torch.bool)
+    known = list(labels or map(str, range(count)))
+    if strange := tuple(name for name in meant if name not in known):
+        raise ValueError(f"the model doesn't know {some(strange)} of the data's classes; it knows {some(tuple(known))}")
+    for column, name in enumerate(meant):
+        arranged[:, known.index(name)] |= truth[:, column]
+    return arranged
 
 
 def _translate(own: Sequence[str], labels: Sequence[str] | None, classes: Mapping[str, str]) -> tuple[str, ...]:

@@ -48,21 +48,25 @@ class AnswerCurves(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Faithfulness:
-    """The curves of every method over the same images. The points of a curve are equal steps from no patch to all."""
+    """The curves of every method over the same images. The points of a curve are equal steps from no patch to all.
 
-    methods: tuple[Method, ...]
+    >>> import torch
+    >>> curves = torch.linspace(0.9, 0.1, 5).expand(1, 3, 5)
+    >>> Faithfulness(("gradient",), curves, curves.flip(-1)).area("deletion", "gradient").mean > 0.49
+    True
+    """
+
+    methods: tuple[str, ...]
     deletion: Float[Tensor, "methods n points"]
     insertion: Float[Tensor, "methods n points"]
 
-    def area(
-        self, which: Literal["deletion", "insertion"], method: Method, *, beside: Method | None = None
-    ) -> Interval:
+    def area(self, which: Literal["deletion", "insertion"], method: str, *, beside: str | None = None) -> Interval:
         """The area under the curve, or how much larger it is than that of another method on the same images."""
         areas = areas_under(self.deletion if which == "deletion" else self.insertion)
         area = areas[self._index(method)]
         return bootstrap_mean(area if beside is None else area - areas[self._index(beside)])
 
-    def _index(self, method: Method) -> int:
+    def _index(self, method: str) -> int:
         if method not in self.methods:
             raise ValueError(f"method is {method!r}; expected one of {', '.join(self.methods)}")
         return self.methods.index(method)
@@ -83,6 +87,13 @@ def faithfulness(
     """Deletion and insertion on all images, for the class that the model finds likeliest in each.
 
     half: answer in bfloat16 what is answered many times; the maps and what they are of keep the model's precision.
+
+    >>> import torch, pellucid
+    >>> from pellucid.data import ImageSet
+    >>> images = ImageSet(torch.zeros(2, 3, 32, 32, dtype=torch.uint8), torch.tensor([0, 1]), ("plane", "car"))
+    >>> found = faithfulness(pellucid.load("vit-cifar10").model, images, ["raw", "random"], steps=2)
+    >>> found.methods, tuple(found.deletion.shape)
+    (('raw', 'random'), (2, 2, 3))
     """
     gradients = needs_gradient(methods)
     if not methods or not len(images):

@@ -23,7 +23,13 @@ CENTRED = 2.0  # times the share that an even map has in the middle
 
 @dataclass(frozen=True, eq=False)
 class LayerReport:
-    """The heads of one attention, numbers being means over queries and images."""
+    """The heads of one attention, numbers being means over queries and images.
+
+    >>> import torch, pellucid
+    >>> trace = pellucid.load("vit-cifar10").trace(torch.zeros(3, 32, 32))
+    >>> report_heads(trace)[0].entropy.shape
+    torch.Size([4])
+    """
 
     name: str
     entropy: Float[Tensor, " h"]
@@ -40,6 +46,12 @@ def report_heads(layers: Trace | Records, grid: tuple[int, int] | None = None) -
     """Of a trace, or of records as `watch` keeps them.
 
     grid: rows and columns of the patches, for records of self-attention over an image; its last tokens are the patches.
+
+    >>> import torch, pellucid
+    >>> trace = pellucid.load("vit-cifar10").trace(torch.zeros(3, 32, 32))
+    >>> reports = report_heads(trace)
+    >>> len(reports) == len(trace.layers), reports[0].similarity.shape
+    (True, torch.Size([4, 4]))
     """
     if isinstance(layers, Trace):
         grids = {stream.name: stream.grid for stream in layers.streams}
@@ -54,6 +66,9 @@ class CaptionHealth:
     """Whether a captioner's maps of its words say anything. Shares, not percent.
 
     alarms says in sentences what is wrong; it is empty if all is well.
+
+    >>> CaptionHealth(0.2, 0.3, 0.1, 0.1, ()).alarms
+    ()
     """
 
     between_words: float | None

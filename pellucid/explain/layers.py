@@ -22,7 +22,13 @@ LOW = -1e3  # a score that lies so far below the best of its row doesn't count: 
 
 @dataclass(frozen=True, eq=False)
 class Layer:
-    """One attention: everything that its map softmax(cap(β·qkᵀ) + bias) follows from."""
+    """One attention: everything that its map softmax(cap(β·qkᵀ) + bias) follows from.
+
+    >>> import torch
+    >>> layer = Layer("0", "text", "text", *torch.randn(2, 4, 5, 8), 0.5, True, None, torch.ones(4, 5))
+    >>> layer.q.shape, layer.beta
+    (torch.Size([4, 5, 8]), 0.5)
+    """
 
     name: str
     """As `watch` names it."""

@@ -34,7 +34,12 @@ METHODS: tuple[Method, ...] = get_args(Method)
 
 @dataclass(frozen=True, eq=False)
 class Map:
-    """What one method says about how much each token counts for one answer or word."""
+    """What one method says about how much each token counts for one answer or word.
+
+    >>> import torch
+    >>> Map("raw", "cat", None, torch.tensor([0.1, 0.9])).values.argmax().item()
+    1
+    """
 
     method: str
     target: str
@@ -49,7 +54,14 @@ class Map:
 
 @dataclass(frozen=True, eq=False)
 class Look:
-    """One watched forward pass, and what is asked of it."""
+    """One watched forward pass, and what is asked of it.
+
+    >>> import torch, pellucid
+    >>> model = pellucid.load("vit-cifar10")
+    >>> one = model.explain(torch.zeros(3, 32, 32), "rollout", target="ship")  # what a look says, as a map
+    >>> one.target
+    'ship'
+    """
 
     records: tuple[Record, ...]
     """The self-attentions, from the first layer to the last."""

@@ -21,7 +21,12 @@ from pellucid.models.vit import ViT
 
 @dataclass(frozen=True, eq=False)
 class Moment:
-    """What a model looked at after so many steps. probability: of the class that the map explains."""
+    """What a model looked at after so many steps. probability: of the class that the map explains.
+
+    >>> import torch
+    >>> Moment(100, Map("raw", "cat", None, torch.ones(4)), 0.8).probability
+    0.8
+    """
 
     step: int
     map: Map
@@ -35,7 +40,13 @@ def timelapse(
     *,
     target: int | str | None = None,
 ) -> tuple[Moment, ...]:
-    """target: the class to explain at each step, by number or name; the likeliest to the model then unless given."""
+    """target: the class to explain at each step, by number or name; the likeliest to the model then unless given.
+
+    >>> import torch, pellucid
+    >>> model, picture = pellucid.load("vit-cifar10").model, torch.zeros(3, 32, 32, dtype=torch.uint8)
+    >>> [moment.step for moment in timelapse([(0, model), (10, model)], picture, "raw")]
+    [0, 10]
+    """
     moments = []
     for step, model in models:
         names = class_names(model)
@@ -58,7 +69,14 @@ def timelapse_caption(
     caption: str | None = None,
     beam: int = 5,
 ) -> tuple[tuple[int, tuple[Map, ...]], ...]:
-    """For each step the maps of the given caption's words, or of what the model then said."""
+    """For each step the maps of the given caption's words, or of what the model then said.
+
+    >>> import torch, pellucid
+    >>> speaker, picture = pellucid.load("captioner-scenes"), torch.zeros(3, 48, 48, dtype=torch.uint8)
+    >>> lapse = timelapse_caption([(0, speaker.model)], speaker.tokenizer, picture, "raw", caption="a red ring")
+    >>> lapse[0][0], len(lapse[0][1])
+    (0, 3)
+    """
     return tuple(
         (step, explain_caption(model, tokenizer, image, method, caption=caption, beam=beam)) for step, model in models
     )

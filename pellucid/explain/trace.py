@@ -28,7 +28,11 @@ USUAL_METHODS: tuple[Method, ...] = ("rollout", "gradient")
 
 @dataclass(frozen=True, eq=False)
 class Stream:
-    """A row of tokens that attend or are attended to."""
+    """A row of tokens that attend or are attended to.
+
+    >>> Stream("image", "patches", tuple("abcde"), special=(0,), grid=(2, 2), first=1).grid
+    (2, 2)
+    """
 
     name: str
     """"image", "words", "text", "source", …"""
@@ -61,7 +65,12 @@ class Stream:
 
 @dataclass(frozen=True, eq=False)
 class SeenPicture:
-    """A picture as the model saw it, before normalisation."""
+    """A picture as the model saw it, before normalisation.
+
+    >>> import torch
+    >>> SeenPicture("ship.png", torch.zeros(3, 8, 8, dtype=torch.uint8)).name
+    'ship.png'
+    """
 
     name: str
     pixels: UInt8[Tensor, "c y x"]
@@ -78,7 +87,13 @@ class Likely:
 
 @dataclass(frozen=True, eq=False)
 class Trace:
-    """One watched forward pass of one input."""
+    """One watched forward pass of one input.
+
+    >>> import torch, pellucid
+    >>> seen = pellucid.load("vit-cifar10").trace(torch.zeros(3, 32, 32))
+    >>> seen.kind, seen.streams[0].grid, seen.layers[0].q.shape
+    ('classifier', (8, 8), torch.Size([4, 64, 64]))
+    """
 
     model: str
     """Name to show."""
@@ -115,6 +130,12 @@ def trace(
 
     labels: names of the classes; the model's own unless given. target: the class that the maps explain, by number or
     name; the likeliest unless given. top: how many answers are kept.
+
+    >>> import torch, pellucid
+    >>> model = pellucid.load("vit-cifar10").model
+    >>> seen = trace(model, torch.zeros(3, 32, 32, dtype=torch.uint8), methods=["rollout"], top=2)
+    >>> len(seen.layers) == model.config.depth, len(seen.answers), seen.maps[0].method
+    (True, 2, 'rollout')
     """
     if top < 1:
         raise ValueError(f"top is {top}; expected one or more")
@@ -152,6 +173,13 @@ def trace_caption(
     """Watch a captioner say what it sees in one image; each map explains one word.
 
     caption: what it said already; it is searched for, with this beam, unless given.
+
+    >>> import torch, pellucid
+    >>> speaker = pellucid.load("captioner-scenes")
+    >>> picture = torch.zeros(3, 48, 48, dtype=torch.uint8)
+    >>> seen = trace_caption(speaker.model, speaker.tokenizer, picture, methods=["raw"])
+    >>> len(seen.words) == len(seen.maps)
+    True
     """
     caption = caption or write_captions(model, tokenizer, image[None], beam=beam)[0][0]
     with evaluating(model):

@@ -30,7 +30,14 @@ from pellucid.watching.record import Record
 
 @dataclass(frozen=True, eq=False)
 class WordLook:
-    """One watched pass of a captioner over images and what was said of them, the words before each word given."""
+    """One watched pass of a captioner over images and what was said of them, the words before each word given.
+
+    >>> import torch, pellucid
+    >>> speaker = pellucid.load("captioner-scenes")
+    >>> maps = explain_caption(speaker.model, speaker.tokenizer, torch.zeros(3, 48, 48, dtype=torch.uint8), "raw")
+    >>> maps[0].word, maps[0].target == speaker.caption(torch.zeros(3, 48, 48, dtype=torch.uint8))[0].words[0]
+    (0, True)
+    """
 
     encoder: tuple[Record, ...]
     decoder: tuple[tuple[Record, Record], ...]
@@ -102,6 +109,12 @@ def explain_caption(
     """How much each token of the image counts for each word that the model says, or would say of the given caption.
 
     A word that is spelled in pieces has a map for each. layer, head: of the raw attention. seed: of random numbers.
+
+    >>> import torch, pellucid
+    >>> speaker = pellucid.load("captioner-scenes")
+    >>> picture = torch.zeros(3, 48, 48, dtype=torch.uint8)
+    >>> [one.target for one in explain_caption(speaker.model, speaker.tokenizer, picture, "raw", caption="a red ring")]
+    ['a', 'red', 'ring']
     """
     with evaluating(model):
         pixels = pixels_of(image[None], model.encoder)

@@ -18,6 +18,7 @@ from einops import rearrange
 from torch import Tensor
 
 from pellucid.config import override
+from pellucid.hub.describe import ACTIVATIONS
 from pellucid.hub.names import HUGGINGFACE, LAYOUTS, TIMM, TORCHVISION, Layout, Names, recognise_layout
 from pellucid.models.pretrained import some_names
 from pellucid.models.sizes import outline
@@ -63,7 +64,8 @@ def read(
     _refuse(weights, names)
     weights = _with_head(weights, names, classes)
     config = _config(weights, names, heads, image, pooling)
-    config = override(config, {"norm_eps": names.norm_eps} | fields)  # which looks at their types, too
+    eps = 1e-5 if config.norm_tokens else names.norm_eps
+    config = override(config, {"norm_eps": eps} | fields)  # which looks at their types, too
     names = _for(names, config)
     model = outline(ViT, config)
     own = model.state_dict()
@@ -123,7 +125,7 @@ def _ours(weights: Weights, key: str, names: Names) -> Tensor:
     """The part of their weights that is ours under `key`; a bias that they haven't is zero."""
     theirs = names(key)
     part = re.fullmatch(r"blocks\.\d+\.attention\.([qkv])\.(weight|bias)", key)
-    if part and part[2] == "bias" and theirs not in weights:
+    if theirs not in weights and (key == "embed.project.bias" or (part and part[2] == "bias")):
         weight = _ours(weights, key.removesuffix("bias") + "weight", names)
         return weight.new_zeros(len(weight))
     if part and names.packed is not None:
@@ -176,6 +178,7 @@ def _config(
         pooling=pooling,
         registers=has_class + registers - (pooling == "class"),
         norm_kind="rms" if timm and not any(re.search(r"norm\d?\.bias", key) for key in weights) else "layer",
+        norm_tokens=timm and "norm_pre.weight" in weights,
         norm_first=not pooled_first,
         qk_norm=q_norm in weights,
         layer_scale=1e-5 if timm and any(key.endswith(".gamma") for key in weights) else None,  # their presence is all
@@ -230,8 +233,9 @@ def _with_head(weights: Weights, names: Names, classes: int | None) -> Weights:
         return weights
     if classes is None:
         raise ValueError(f"the weights have no classifier ({weight}, {bias}); give classes for one that starts at zero")
-    project = weights.get(names("embed.project.bias"), torch.zeros(0))
-    return weights | {weight: project.new_zeros(classes, len(project)), bias: project.new_zeros(classes)}
+    width = _shape(weights, names("embed.project.weight"), "d c p q")[0]
+    project = weights[names("embed.project.weight")]
+    return weights | {weight: project.new_zeros(classes, width), bias: project.new_zeros(classes)}
 
 
 def _refuse(weights: Weights, names: Names) -> None:
@@ -267,6 +271,9 @@ def _expected(weights: Weights, own: Weights, config: ViTConfig, names: Names) -
     biases = {names(f"blocks.{i}.attention.{part}.bias") for i in range(config.depth) for part in "qkv"}
     if names.layout != "torchvision" and not biases & set(weights):  # qkv_bias=False
         expected = {key: shape for key, shape in expected.items() if key not in biases}
+    patch_bias = names("embed.project.bias")
+    if config.norm_tokens and patch_bias not in weights:  # CLIP's patches have none
+        del expected[patch_bias]
     return expected
 
 
@@ -296,8 +303,10 @@ def _must_fit(config: ViTConfig, layout: Layout) -> None:
         # timm makes the norms of queries and keys as it makes those of the blocks.
         "no qk_norm, unless norm_kind='rms'" if timm else "no qk_norm": not c.qk_norm
         or (timm and c.norm_kind == "rms"),
-        "activation='gelu'" if layout == "torchvision" else "activation='gelu' or 'relu'": c.activation == "gelu"
-        or (layout != "torchvision" and c.activation == "relu"),
+        "activation='gelu'" if layout == "torchvision" else "activation='gelu', 'relu' or 'quick_gelu'": c.activation
+        == "gelu"
+        or (layout != "torchvision" and c.activation in ACTIVATIONS),
+        "no norm_tokens": not c.norm_tokens,
     }
     if layout == "torchvision":
         square = c.image[0] == c.image[1] and c.patch[0] == c.patch[1]

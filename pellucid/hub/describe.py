@@ -8,11 +8,11 @@ from pellucid.hub.names import Layout
 from pellucid.models.pretrained import some_names
 from pellucid.models.vit import ViTConfig
 
-ACTIVATIONS = ("gelu", "relu")
+ACTIVATIONS = ("gelu", "relu", "quick_gelu")
 # What timm's model_args may say: what the weights say too, what acts in training only, and what `_timm` reads.
 SEEN = (
     *("img_size", "patch_size", "in_chans", "num_classes", "embed_dim", "depth", "mlp_ratio", "qkv_bias", "qk_norm"),
-    *("init_values", "class_token", "no_embed_class", "reg_tokens", "fc_norm", "norm_layer", "proj_bias"),
+    *("init_values", "pre_norm", "class_token", "no_embed_class", "reg_tokens", "fc_norm", "norm_layer", "proj_bias"),
     *("drop_rate", "pos_drop_rate", "patch_drop_rate", "proj_drop_rate", "attn_drop_rate", "drop_path_rate"),
     *("weight_init", "fix_init", "dynamic_img_size", "strict_img_size", "act_layer", "num_heads", "global_pool"),
 )
@@ -39,14 +39,20 @@ def interpret_config(data: dict[str, Any], preprocessor: dict[str, Any] | None =
 def _huggingface(data: dict[str, Any], preprocessor: dict[str, Any]) -> dict[str, Any]:
     if (kind := _get(data, "model_type", str)) != "vit":
         raise ValueError(f"config.json describes a {brief(kind)} model; expected Hugging Face's 'vit'")
+    labels = {"labels": _labels(_get(data, "id2label", dict))}
+    return interpret_encoder(data, preprocessor) | _given(labels)
+
+
+def interpret_encoder(data: dict[str, Any], preprocessor: dict[str, Any] | None = None) -> dict[str, Any]:
+    """What Hugging Face's config.json of an encoder of images tells beyond its weights, whatever family it is of."""
+    vision = _get(data, "vision_config", dict) or data  # where a model of text and images has two encoders
     known = {
-        "heads": _get(data, "num_attention_heads", int),
-        "image": _size(data, "image_size"),
-        "norm_eps": _get(data, "layer_norm_eps", float),
-        "activation": _activation(data, "hidden_act"),
-        "labels": _labels(_get(data, "id2label", dict)),
+        "heads": _get(vision, "num_attention_heads", int),
+        "image": _size(vision, "image_size"),
+        "norm_eps": _get(vision, "layer_norm_eps", float),
+        "activation": _activation(vision, "hidden_act"),
     }
-    return _given(known) | interpret_preprocessor(preprocessor)
+    return _given(known) | interpret_preprocessor(preprocessor or {})
 
 
 def interpret_preprocessor(preprocessor: dict[str, Any]) -> dict[str, Any]:
@@ -59,10 +65,8 @@ def interpret_preprocessor(preprocessor: dict[str, Any]) -> dict[str, Any]:
 def _timm(data: dict[str, Any]) -> dict[str, Any]:
     name = _get(data, "architecture", str) or ""
     args, pretrained = (_get(data, field, dict) or {} for field in ("model_args", "pretrained_cfg"))
-    if not re.match(r"(vit|deit3?)_", name) or "quickgelu" in name:
-        raise ValueError(
-            f"config.json describes timm's {name[:MOST_SHOWN]}; expected a plain vit_… or deit_… with GELU"
-        )
+    if not re.match(r"(vit|deit3?)_", name):
+        raise ValueError(f"config.json describes timm's {name[:MOST_SHOWN]}; expected a plain vit_… or deit_…")
     unknown = sorted(set(args) - set(SEEN))
     if unknown:
         raise ValueError(f"model_args in config.json has {some_names(unknown)}, which nothing here understands")
@@ -74,7 +78,7 @@ def _timm(data: dict[str, Any]) -> dict[str, Any]:
         "image": _size(args, "img_size")
         or _size({"input_size": (_get(pretrained, "input_size", list) or [])[1:]}, "input_size"),
         "pooling": {"token": "class", "avg": "mean", None: None}[pool],
-        "activation": _activation(args, "act_layer"),
+        "activation": _activation(args, "act_layer") or ("quick_gelu" if "quickgelu" in name else None),
         "labels": _get(data, "label_names", list),
         "mean": _get(pretrained, "mean", list),
         "std": _get(pretrained, "std", list),

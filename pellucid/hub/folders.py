@@ -50,8 +50,8 @@ def _read(source: Path, heads: int | None) -> ViT:
         raise ValueError(f"{source} doesn't exist; expected a folder with {CONFIG} and {WEIGHTS}, or a file of weights")
     if source.is_file():
         moments = interpret_preprocessor(_preprocessor(source.parent) or {})
-        return read(_weights(source), **moments | _given(heads=heads))
-    data = _json(source / CONFIG)
+        return read(read_tensors(source), **moments | _given(heads=heads))
+    data = read_object(source / CONFIG)
     if "model" in data:
         model = ViT.from_pretrained(source)
         if heads not in (None, model.config.heads):
@@ -60,7 +60,7 @@ def _read(source: Path, heads: int | None) -> ViT:
     layout, known = interpret_config(data, _preprocessor(source))
     if heads not in (None, known.get("heads", heads)):
         raise ValueError(f"--heads is {heads}, but {source / CONFIG} says {known['heads']}")
-    return read(_weights(_file(source)), layout, **known | _given(heads=heads))
+    return read(read_tensors(find_weights(source)), layout, **known | _given(heads=heads))
 
 
 def write_folder(model: ViT, out: Path, layout: Layout) -> None:
@@ -75,7 +75,7 @@ def write_folder(model: ViT, out: Path, layout: Layout) -> None:
 
 def _preprocessor(folder: Path) -> dict[str, Any] | None:
     path = folder / "preprocessor_config.json"
-    return _json(path) if path.is_file() else None
+    return read_object(path) if path.is_file() else None
 
 
 def _check_moments(mean: Sequence[float] | None, std: Sequence[float] | None) -> None:
@@ -94,7 +94,7 @@ def check_free(out: Path) -> None:
         raise ValueError(f"{out} is there already; give a folder that is empty or not there yet")
 
 
-def _file(folder: Path) -> Path:
+def find_weights(folder: Path) -> Path:
     names = (WEIGHTS, "pytorch_model.bin")
     path = next((folder / name for name in names if (folder / name).is_file()), None)
     if path is None:
@@ -102,7 +102,7 @@ def _file(folder: Path) -> Path:
     return path
 
 
-def _weights(path: Path) -> dict[str, Tensor]:
+def read_tensors(path: Path) -> dict[str, Tensor]:
     if path.suffix == ".safetensors":
         return read_weights(path)
     if path.suffix not in PICKLED:
@@ -110,7 +110,7 @@ def _weights(path: Path) -> dict[str, Tensor]:
     return read_pickled(path)
 
 
-def _json(path: Path) -> dict[str, Any]:
+def read_object(path: Path) -> dict[str, Any]:
     if not path.is_file():
         raise ValueError(f"{path.parent} holds no {path.name}")
     data = read_json(path)

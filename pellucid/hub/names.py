@@ -63,7 +63,7 @@ def _spelled(table: dict[str, str], key: str) -> str:
 TIMM = Names(
     layout="timm",
     sign=r"blocks\.\d+\.attn\.",
-    whole={"embed.project": "patch_embed.proj", "norm": "norm", "head": "head"},
+    whole={"embed.project": "patch_embed.proj", "token_norm": "norm_pre", "norm": "norm", "head": "head"},
     block="blocks.{}.",
     inside={
         "attention_norm": "norm1",
@@ -82,7 +82,6 @@ TIMM = Names(
     positions="pos_embed",
     refused={
         r"dist_token|head_dist\.": "is a second, distilled class token with a head of its own",
-        r"norm_pre\.": "normalises the tokens before the first block, as CLIP does",
         r"patch_embed\.(norm|backbone)": "embeds the patches by more than one projection",
         r"attn_pool\.": "pools by attention",
         r"pre_logits\.": "is a layer between pooling and head",

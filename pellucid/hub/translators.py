@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from pellucid.layers.torch_blocks import torch_weight
 from pellucid.models import Transformer, TransformerConfig
 
 ATTENTIONS = {"attention": "self_attn", "cross_attention": "encoder_attn"}
@@ -151,7 +152,7 @@ def from_torch_transformer(theirs: nn.Transformer, vocabulary: int, **changes: A
     with torch.no_grad():
         for name, p in model.named_parameters():
             if name.startswith(("encoder.", "decoder.")):
-                p.copy_(torch_weight(weights, name))
+                p.copy_(stack_weight(weights, name))
     return model.train(theirs.training)
 
 
@@ -173,25 +174,17 @@ def to_torch_transformer(model: Transformer) -> nn.Transformer:
     with torch.no_grad():
         for name, p in model.named_parameters():
             if name.startswith(("encoder.", "decoder.")):
-                torch_weight(weights, name).copy_(p)
+                stack_weight(weights, name).copy_(p)
     return theirs.train(model.training)
 
 
-def torch_weight(weights: Mapping[str, Tensor], name: str) -> Tensor:
+def stack_weight(weights: Mapping[str, Tensor], name: str) -> Tensor:
     """Where nn.Transformer keeps one of our parameters; of its packed projections the rows."""
-    side, *path = name.split(".")
-    if path[0] == "norm":
+    side, part, *path = name.split(".")
+    if part == "norm":
         return weights[name]
-    number, part, *rest = path[1:]
-    layer = f"{side}.layers.{number}"
-    has_cross = side == "decoder"
-    if part in ATTENTIONS:
-        attention = "self_attn" if part == "attention" else "multihead_attn"
-        projection, kind = rest
-        if projection == "out":
-            return weights[f"{layer}.{attention}.out_proj.{kind}"]
-        return weights[f"{layer}.{attention}.in_proj_{kind}"].chunk(3)["qkv".index(projection)]
-    if part == "feed_forward":
-        return weights[f"{layer}.{'linear1' if rest[0] == 'inner' else 'linear2'}.{rest[1]}"]
-    norms = {"attention_norm": 1, "cross_attention_norm": 2, "feed_forward_norm": 3 if has_cross else 2}
-    return weights[f"{layer}.norm{norms[part]}.{rest[0]}"]
+    prefix = f"{side}.layers.{path[0]}."
+    inside = {key.removeprefix(prefix): value for key, value in weights.items() if key.startswith(prefix)}
+    theirs = torch_weight(inside, ".".join(path[1:]), has_cross=side == "decoder")
+    assert theirs is not None, "a Transformer without biases is refused"
+    return theirs

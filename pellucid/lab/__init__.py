@@ -29,7 +29,11 @@ __all__ = ["EXPERIMENTS", "Case", "Claim", "Experiment", "Outcome", "Verdict", "
 
 
 def experiment(name: str) -> Experiment:
-    """The experiment of this name."""
+    """The experiment of this name.
+
+    >>> experiment("temperature").title
+    'β from 0 to ∞'
+    """
     if name not in EXPERIMENTS:
         raise ValueError(f"there is no experiment {name!r}; expected one of {', '.join(EXPERIMENTS)}")
     return EXPERIMENTS[name]

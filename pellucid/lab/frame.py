@@ -18,7 +18,11 @@ FROM_ZERO = ("seed", "chosen", "moved")  # settings that are no count
 
 
 class Case(NamedTuple):
-    """One measurement: of what, and the number that came out."""
+    """One measurement: of what, and the number that came out.
+
+    >>> print(Case("share of NaN", 0.25))
+    share of NaN: 0.25
+    """
 
     what: str
     value: float
@@ -132,7 +136,13 @@ class Thesis(NamedTuple):
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came out, all of it data: numbers, panels that a figure is drawn from, and the claims that they decide."""
+    """What came out, all of it data: numbers, panels that a figure is drawn from, and the claims that they decide.
+
+    >>> from pellucid import lab
+    >>> outcome = lab.experiment("graph")()
+    >>> [claim.id for claim in outcome.claims][:1], len(outcome.panels) > 0
+    (['graph.complete'], True)
+    """
 
     numbers: Mapping[str, Number]
     panels: tuple[Chart, ...]
@@ -151,6 +161,11 @@ class Experiment:
     functions: the first measures, from settings to a named tuple; the second claims what that decides; the third draws
     it, as numbers and as panels. helpers: what belongs to their code. bounds: lowest and highest, of settings that
     can't be any count (from 1) or any number.
+
+    >>> from pellucid import lab
+    >>> one = lab.experiment("graph")
+    >>> one.title, one().claims[0].verdict
+    ('Attention as message passing', 'true')
     """
 
     name: str

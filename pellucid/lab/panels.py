@@ -106,7 +106,13 @@ def heatmap(title: str, values, *, rows="query", columns="key", low=0.0, high=1.
 
 
 def draw_panels(panels: Sequence[Chart], title: str = "") -> Figure:
-    """All panels side by side, at most three in a row."""
+    """All panels side by side, at most three in a row.
+
+    >>> from pellucid import lab
+    >>> outcome = lab.experiment("graph")()
+    >>> len(draw_panels(outcome.panels, "graph").axes) > 0
+    True
+    """
     columns = 2 if len(panels) == 4 else min(3, len(panels))
     rows = math.ceil(len(panels) / columns)
     wide = 6.4 if columns == 1 else 4.9

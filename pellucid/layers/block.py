@@ -8,7 +8,7 @@ Which one is an explicit choice: neither is the default.
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, Self
 
 import torch
 from jaxtyping import Float
@@ -18,12 +18,19 @@ from pellucid.layers.attention import MultiHeadAttention
 from pellucid.layers.cache import KeysValues, KVCache
 from pellucid.layers.feedforward import Activation, FeedForward
 from pellucid.layers.norm import NormKind, make_norm
+from pellucid.layers.torch_blocks import TorchLayer, describe_layer, load_torch_weights, make_layer
 
 Placement = Literal["pre", "post"]
 
 
 class DropPath(nn.Module):
-    """In training, drops a sample's whole branch with probability p and scales the kept ones by 1/(1 − p)."""
+    """In training, drops a sample's whole branch with probability p and scales the kept ones by 1/(1 − p).
+
+    >>> import torch
+    >>> x = torch.ones(1000, 1, 1)
+    >>> sorted(set(DropPath(0.5).train()(x).flatten().tolist()))
+    [0.0, 2.0]
+    """
 
     def __init__(self, p: float = 0.0):
         super().__init__()
@@ -42,7 +49,12 @@ class DropPath(nn.Module):
 
 
 class LayerScale(nn.Module):
-    """A learned factor for each feature, small at first, so that deep stacks start near the identity."""
+    """A learned factor for each feature, small at first, so that deep stacks start near the identity.
+
+    >>> import torch
+    >>> LayerScale(3, 0.5)(torch.ones(1, 1, 3)).flatten().tolist()
+    [0.5, 0.5, 0.5]
+    """
 
     def __init__(self, width: int, initial: float):
         super().__init__()
@@ -110,6 +122,20 @@ class _Block(nn.Module):
             return kept + self.drop_path(scale(self.dropout(branch(norm(x)))))
         return norm(kept + self.drop_path(scale(self.dropout(branch(x)))))
 
+    @classmethod
+    def from_torch(cls, layer: TorchLayer) -> Self:
+        """The block that computes what a layer of PyTorch's does, with copies of its weights."""
+        if isinstance(layer, nn.TransformerDecoderLayer) != cls.reads_context:
+            wanted = "TransformerDecoderLayer" if cls.reads_context else "TransformerEncoderLayer"
+            raise ValueError(f"the layer is a {type(layer).__name__}; expected an nn.{wanted}")
+        block = cls(**describe_layer(layer)).to(layer.linear1.weight)
+        load_torch_weights(block, layer.state_dict(), has_cross=cls.reads_context)
+        return block.train(layer.training)
+
+    def to_torch(self) -> TorchLayer:
+        """The same block as PyTorch's layer, batch first. The weights are copied."""
+        return make_layer(self)
+
     def extra_repr(self) -> str:
         return f"norm={self.norm!r}"
 
@@ -120,6 +146,8 @@ class EncoderBlock(_Block):
     >>> block = EncoderBlock(512, heads=8, norm="pre")
     >>> block(torch.randn(2, 10, 512)).shape
     torch.Size([2, 10, 512])
+    >>> EncoderBlock.from_torch(nn.TransformerEncoderLayer(512, 8)).norm    # and back by to_torch()
+    'post'
     """
 
     def forward(
@@ -140,7 +168,12 @@ class EncoderBlock(_Block):
 
 @dataclass
 class DecoderCache:
-    """What one decoder block keeps between steps: its own tokens, and the context, which never changes."""
+    """What one decoder block keeps between steps: its own tokens, and the context, which never changes.
+
+    >>> cache = DecoderCache()
+    >>> len(cache.tokens), cache.context
+    (0, None)
+    """
 
     tokens: KVCache = field(default_factory=KVCache)
     context: KeysValues | None = None

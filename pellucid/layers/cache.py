@@ -7,7 +7,12 @@ from torch import Tensor
 
 
 class KeysValues(NamedTuple):
-    """Keys and values, heads split, ready to be attended to."""
+    """Keys and values, heads split, ready to be attended to.
+
+    >>> import torch
+    >>> KeysValues(torch.zeros(1, 2, 5, 4), torch.zeros(1, 2, 5, 6)).v.shape
+    torch.Size([1, 2, 5, 6])
+    """
 
     k: Float[Tensor, "b g k d"]
     v: Float[Tensor, "b g k e"]
@@ -70,6 +75,9 @@ class ListedCache(KVCache):
     """For queries that attend to listed keys: whoever decodes sets `listed`, (b q s), before each step.
 
     All the room is given out, written or not, and keys lie in it as (b g d room), which `attend` reads quickest.
+
+    >>> ListedCache().listed is None
+    True
     """
 
     def append(self, k: Float[Tensor, "b g new d"], v: Float[Tensor, "b g new e"]) -> KeysValues:
@@ -87,6 +95,12 @@ class PlacedCache(KVCache):
     written yet.
 
     room: for how many tokens. places: where the next tokens go.
+
+    >>> import torch
+    >>> cache = PlacedCache(10, torch.tensor([0]))
+    >>> k, v = cache.append(torch.ones(1, 2, 1, 4), torch.ones(1, 2, 1, 4))
+    >>> k.shape, int(k.sum())
+    (torch.Size([1, 2, 10, 4]), 8)
     """
 
     def __init__(self, room: int, places: Tensor) -> None:

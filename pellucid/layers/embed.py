@@ -92,18 +92,33 @@ class LearnedTokens(nn.Module):
 
 
 class ClassToken(LearnedTokens):
-    """The one token from which a classifier reads its answer."""
+    """The one token from which a classifier reads its answer.
+
+    >>> ClassToken(8)(torch.zeros(2, 5, 8)).shape
+    torch.Size([2, 6, 8])
+    """
 
     def __init__(self, width: int):
         super().__init__(1, width)
 
 
 class RegisterTokens(LearnedTokens):
-    """Scratch tokens that belong to no patch."""
+    """Scratch tokens that belong to no patch.
+
+    >>> import torch
+    >>> RegisterTokens(4, 8)(torch.zeros(2, 5, 8)).shape
+    torch.Size([2, 9, 8])
+    """
 
 
 class TokenEmbedding(nn.Module):
-    """Words to vectors, times √width as in "Attention Is All You Need". `logits` reads the same table backwards."""
+    """Words to vectors, times √width as in "Attention Is All You Need". `logits` reads the same table backwards.
+
+    >>> import torch
+    >>> words = TokenEmbedding(100, 8)
+    >>> words(torch.tensor([[1, 2, 3]])).shape, words.logits(torch.zeros(1, 3, 8)).shape
+    (torch.Size([1, 3, 8]), torch.Size([1, 3, 100]))
+    """
 
     def __init__(self, vocabulary: int, width: int):
         super().__init__()
@@ -121,6 +136,10 @@ class SinusoidalPositions(nn.Module):
     """The fixed sinusoids of "Attention Is All You Need", for sequences of any length.
 
     length: of the table from which positions that a tensor names are read; without one they are computed.
+
+    >>> import torch
+    >>> SinusoidalPositions(8)(torch.zeros(1, 5, 8)).shape
+    torch.Size([1, 5, 8])
     """
 
     table: Tensor | None
@@ -145,7 +164,12 @@ class SinusoidalPositions(nn.Module):
 
 
 class LearnedPositions(nn.Module):
-    """A learned vector for each position of a sequence, up to a length."""
+    """A learned vector for each position of a sequence, up to a length.
+
+    >>> import torch
+    >>> LearnedPositions(10, 8)(torch.zeros(1, 5, 8)).shape
+    torch.Size([1, 5, 8])
+    """
 
     def __init__(self, length: int, width: int):
         super().__init__()
@@ -164,7 +188,12 @@ class LearnedPositions(nn.Module):
 
 
 class LearnedGrid(nn.Module):
-    """A learned vector for each place of a grid of patches; another grid gets an interpolated one."""
+    """A learned vector for each place of a grid of patches; another grid gets an interpolated one.
+
+    >>> import torch
+    >>> LearnedGrid((4, 4), 8)((7, 7)).shape
+    torch.Size([49, 8])
+    """
 
     def __init__(self, grid: tuple[int, int], width: int):
         super().__init__()

@@ -11,7 +11,12 @@ NormKind = Literal["layer", "rms"]
 
 
 class LayerNorm(nn.Module):
-    """(x − mean) / √(variance + ε) · weight + bias, over the features of each token."""
+    """(x − mean) / √(variance + ε) · weight + bias, over the features of each token.
+
+    >>> import torch
+    >>> LayerNorm(4)(torch.tensor([[1.0, 2.0, 3.0, 4.0]])).sum().abs().item() < 1e-6
+    True
+    """
 
     def __init__(self, width: int, *, eps: float = 1e-5, bias: bool = True):
         super().__init__()
@@ -24,7 +29,12 @@ class LayerNorm(nn.Module):
 
 
 class RMSNorm(nn.Module):
-    """x / √(mean of x² + ε) · weight: layer norm without the mean and the bias (Zhang and Sennrich 2019)."""
+    """x / √(mean of x² + ε) · weight: layer norm without the mean and the bias (Zhang and Sennrich 2019).
+
+    >>> import torch
+    >>> RMSNorm(2)(torch.tensor([3.0, 4.0])).square().mean().sqrt().round(decimals=4).item()
+    1.0
+    """
 
     def __init__(self, width: int, *, eps: float = 1e-6):
         super().__init__()

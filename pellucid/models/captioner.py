@@ -1,9 +1,8 @@
 """The captioner: a vision transformer looks, a decoder says what it sees, one token after the other."""
 
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import Literal
 
-import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
@@ -14,15 +13,20 @@ from pellucid.layers.norm import NormKind, make_norm
 from pellucid.models.init import initialise
 from pellucid.models.pretrained import Pretrained
 from pellucid.models.sizes import MOST_BLOCKS, MOST_CLASSES, MOST_HEADS, MOST_HIDDEN, MOST_LENGTH, check_sizes
+from pellucid.models.starting import start_from
 from pellucid.models.vit import ViT, ViTConfig
-from pellucid.ops.positions import interpolate
 
 SequencePositions = Literal["sinusoidal", "learned", "rotary"]
 
 
 @dataclass(frozen=True)
 class CaptionerConfig:
-    """What a captioner is made of. The decoder is as wide as the encoder."""
+    """What a captioner is made of. The decoder is as wide as the encoder.
+
+    >>> config = CaptionerConfig(vocabulary=100, layers=2)
+    >>> config.layers, config.encoder.pooling
+    (2, 'none')
+    """
 
     vocabulary: int = 6
     """How many tokens there are to say, the special ones included."""
@@ -208,29 +212,6 @@ class Captioner(nn.Module, Pretrained[CaptionerConfig], config_class=CaptionerCo
         """Rows and columns of patches of an image of the usual size; config.encoder.registers tokens come before."""
         return self.encoder.embed.grid(*self.config.encoder.image)
 
-    @torch.no_grad()
     def start_from(self, vit: ViT) -> None:
-        """Copy what a trained vision transformer knows into the encoder; positions are interpolated to its grid.
-
-        A class token has no place here. Registers are copied if there are as many.
-        """
-        differing = [name for name in _SHARED if getattr(vit.config, name) != getattr(self.config.encoder, name)]
-        if (vit.config.layer_scale is None) != (self.config.encoder.layer_scale is None):
-            differing.append("layer_scale")
-        if differing:
-            pairs = (f"{n} {getattr(vit.config, n)!r}, not {getattr(self.config.encoder, n)!r}" for n in differing)
-            raise ValueError(f"the vision transformer doesn't fit the encoder: it has {'; '.join(pairs)}")
-        for part in ("embed", "blocks", "norm"):
-            getattr(self.encoder, part).load_state_dict(getattr(vit, part).state_dict())
-        ours, theirs = self.encoder.register_tokens, vit.register_tokens
-        if ours is not None and theirs is not None and ours.tokens.shape == theirs.tokens.shape:
-            ours.load_state_dict(theirs.state_dict())
-        if self.encoder.grid is not None and vit.grid is not None:
-            self.encoder.grid.table.copy_(interpolate(vit.grid.table, self.grid))
-
-
-_NOT_SHARED = {
-    "classes", "image", "pooling", "registers", "norm_first", "layer_scale", "zero_branches", "dropout",
-    "attention_dropout", "drop_path", "drop_token", "labels", "mean", "std",
-}  # fmt: skip
-_SHARED = tuple(f.name for f in fields(ViTConfig) if f.name not in _NOT_SHARED)
+        """Copy what a trained vision transformer knows into the encoder; positions are interpolated to its grid."""
+        start_from(self.encoder, vit)

@@ -33,7 +33,12 @@ from pellucid.models.sizes import (
 
 @dataclass(frozen=True)
 class TransformerConfig:
-    """The paper's base model, but for the vocabularies."""
+    """The paper's base model, but for the vocabularies.
+
+    >>> config = TransformerConfig(vocabulary=1000)
+    >>> config.width, config.heads, config.norm
+    (512, 8, 'post')
+    """
 
     vocabulary: int = 6
     """How many tokens there are, the special ones included."""

@@ -36,7 +36,12 @@ Positions = Literal["learned", "sinusoidal", "rotary", "none"]
 
 @dataclass(frozen=True)
 class ViTConfig:
-    """What a vision transformer is made of, what it calls its answers and how it wants its pixels."""
+    """What a vision transformer is made of, what it calls its answers and how it wants its pixels.
+
+    >>> config = ViTConfig(image=(64, 64), patch=(8, 8), classes=2)
+    >>> config.width, config.heads, config.pooling
+    (256, 8, 'class')
+    """
 
     classes: int = 10
     """How many answers there are."""
@@ -71,6 +76,8 @@ class ViTConfig:
     """LayerNorm or RMSNorm."""
     norm_eps: float = 1e-6
     """Added to the variance."""
+    norm_tokens: bool = False
+    """Normalise the tokens before the first block too, as CLIP does."""
     norm_first: bool = True
     """Normalise, then pool; otherwise pool first, as timm does with the mean."""
     qk_norm: bool = False
@@ -91,6 +98,8 @@ class ViTConfig:
     """Share of the patches left out in training."""
     labels: tuple[str, ...] | None = None
     """Names of the classes."""
+    multi_label: bool = False
+    """Several classes may be true of an image: each has a probability of its own."""
     mean: tuple[float, ...] | None = None
     """Of each channel, in 0…1, by which images are normalised."""
     std: tuple[float, ...] | None = None
@@ -180,6 +189,7 @@ class ViT(nn.Module, Pretrained[ViTConfig], config_class=ViTConfig):
         self.grid = LearnedGrid(grid, c.width) if c.positions == "learned" else None
         self.class_token = ClassToken(c.width) if c.pooling == "class" else None
         self.register_tokens = RegisterTokens(c.registers, c.width) if c.registers else None
+        self.token_norm = make_norm(c.norm_kind, c.width, eps=c.norm_eps) if c.norm_tokens else nn.Identity()
         self.dropout = nn.Dropout(c.dropout) if c.dropout else nn.Identity()
         self.blocks = nn.ModuleList(
             EncoderBlock(
@@ -236,7 +246,7 @@ class ViT(nn.Module, Pretrained[ViTConfig], config_class=ViTConfig):
             x = x if tokens is None else tokens(x)
         if places is not None:  # tokens of no patch stand at the origin, where nothing turns
             places = nn.functional.pad(places, (0, 0, self.extra_tokens, 0))
-        x = self.dropout(x)
+        x = self.dropout(self.token_norm(x))
         for i, block in enumerate(self.blocks):
             x = block(x, positions=places, read=read if i == len(self.blocks) - 1 else None)
         return x

@@ -45,6 +45,11 @@ def attention_weights(
     """softmax(β·qkᵀ): the map, every row a distribution over the keys (all zeros where nothing is allowed).
 
     β=0 spreads each row evenly over the allowed keys; β=inf puts it on the best key, ties shared equally.
+
+    >>> import torch
+    >>> attention_weights(torch.zeros(1, 1, 2, 4), torch.randn(1, 1, 2, 4), causal=True)[0, 0]
+    tensor([[1.0000, 0.0000],
+            [0.5000, 0.5000]])
     """
     check_attention(q, k, mask=mask)
     return weight_rows(q, k, mask, resolve_beta(beta, q.shape[-1]), causal, slice(None))

@@ -111,7 +111,12 @@ def combine(first: Tensor | None, *others: Tensor) -> Tensor: ...
 @overload
 def combine(first: None, *others: None) -> None: ...
 def combine(first: Tensor | None, *others: Tensor | None) -> Tensor | None:
-    """What all the masks allow; None allows everything, and float biases add up."""
+    """What all the masks allow; None allows everything, and float biases add up.
+
+    >>> combine(causal(2), torch.tensor([[True, False], [False, True]]))
+    tensor([[ True, False],
+            [False,  True]])
+    """
     for other in others:
         if first is None or other is None:
             first = other if first is None else first

@@ -32,7 +32,11 @@ def sinusoidal(
 
 
 def sinusoids(positions: Tensor, width: int, *, base: float = 10_000.0) -> Float[Tensor, "t d"]:
-    """The rows of `sinusoidal` at these positions (t), in float64."""
+    """The rows of `sinusoidal` at these positions (t), in float64.
+
+    >>> sinusoids(torch.tensor([0.0]), 4)
+    tensor([[0., 1., 0., 1.]], dtype=torch.float64)
+    """
     return _waves(positions.double(), width, base)
 
 
@@ -45,7 +49,11 @@ def sinusoidal_2d(
     device: Device = None,
     dtype: torch.dtype = torch.float32,
 ) -> Float[Tensor, "y x d"]:
-    """The first half of the features tells the row, the second half the column."""
+    """The first half of the features tells the row, the second half the column.
+
+    >>> sinusoidal_2d(2, 3, 8).shape
+    torch.Size([2, 3, 8])
+    """
     _multiple("width", width, 4)
     y = torch.arange(height, dtype=torch.float64, device=device)
     x = torch.arange(width_tokens, dtype=torch.float64, device=device)
@@ -69,7 +77,11 @@ def offset_rotation(
 
 
 def interpolate(table: Float[Tensor, "y x d"], size: tuple[int, int]) -> Float[Tensor, "y2 x2 d"]:
-    """A learned grid of positions, resampled (bicubic, antialiased when shrinking) to another grid."""
+    """A learned grid of positions, resampled (bicubic, antialiased when shrinking) to another grid.
+
+    >>> interpolate(torch.ones(4, 4, 8), (7, 7)).shape
+    torch.Size([7, 7, 8])
+    """
     if tuple(table.shape[:2]) == tuple(size):
         return table
     if min(size) < 1:
@@ -101,7 +113,12 @@ def rotary_angles(positions: Tensor, width: int, *, base: float = 10_000.0) -> F
 
 
 def rotate(x: Float[Tensor, "b h t d"], angles: Tensor) -> Float[Tensor, "b h t d"]:
-    """Turn each pair of features (2i, 2i+1) by its angle; ⟨rotated q, rotated k⟩ then depends on the offset alone."""
+    """Turn each pair of features (2i, 2i+1) by its angle; ⟨rotated q, rotated k⟩ then depends on the offset alone.
+
+    >>> x = torch.tensor([0.0, 1.0]).view(1, 1, 1, 2)
+    >>> rotate(x, torch.tensor([[torch.pi]])).round().abs().flatten().tolist()  # half a turn
+    [0.0, 1.0]
+    """
     if x.shape[-2:] != (angles.shape[-2], 2 * angles.shape[-1]):
         raise ValueError(
             f"angles are for {angles.shape[-2]} tokens × {2 * angles.shape[-1]} features; "
@@ -125,7 +142,11 @@ def grid_positions(height: int, width_tokens: int, *, device: Device = None) -> 
 
 
 def alibi_slopes(heads: int) -> list[float]:
-    """Slopes of Press et al. 2022: 2^(−8/h), 2^(−16/h), …; between powers of two, every other one of the next."""
+    """Slopes of Press et al. 2022: 2^(−8/h), 2^(−16/h), …; between powers of two, every other one of the next.
+
+    >>> alibi_slopes(4)
+    [0.25, 0.0625, 0.015625, 0.00390625]
+    """
     power = 2 ** math.floor(math.log2(heads))
     slopes = [2 ** (-8 * (i + 1) / power) for i in range(power)]
     return slopes + [2 ** (-8 * (i + 0.5) / power) for i in range(heads - power)]

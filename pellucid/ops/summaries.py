@@ -29,6 +29,14 @@ Selection = slice | Sequence[int] | Int[Tensor, " n"] | None
 
 
 class TopK(NamedTuple):
+    """The keys that each query attends to most, and their weights.
+
+    >>> import torch
+    >>> q = k = torch.eye(4)[None, None]
+    >>> topk(q, k, 1).keys.flatten()
+    tensor([0, 1, 2, 3])
+    """
+
     weights: Float[Tensor, "b h q n"]
     keys: Int[Tensor, "b h q n"]
 
@@ -51,7 +59,12 @@ class SelfAttention(Protocol):
 def row(
     q: Tensor, k: Tensor, i: int, mask: Mask = None, *, beta: float | None = None, causal: bool = False
 ) -> Float[Tensor, "b h k"]:
-    """How query i spreads its attention over the keys."""
+    """How query i spreads its attention over the keys.
+
+    >>> import torch
+    >>> row(torch.zeros(1, 1, 3, 8), torch.randn(1, 1, 3, 8), 1, causal=True)
+    tensor([[[0.5000, 0.5000, 0.0000]]])
+    """
     return rows(q, k, [i], mask, beta=beta, causal=causal)[:, :, 0]
 
 
@@ -64,7 +77,13 @@ def rows(
     beta: float | None = None,
     causal: bool = False,
 ) -> Float[Tensor, "b h n k"]:
-    """The rows of the map that belong to the chosen queries."""
+    """The rows of the map that belong to the chosen queries.
+
+    >>> import torch
+    >>> rows(torch.zeros(1, 1, 3, 8), torch.randn(1, 1, 3, 8), [0, 1], causal=True)[0, 0]
+    tensor([[1.0000, 0.0000, 0.0000],
+            [0.5000, 0.5000, 0.0000]])
+    """
     return weights(q, k, mask, beta=beta, causal=causal, queries=index)
 
 
@@ -78,7 +97,13 @@ def weights(
     heads: Selection = None,
     queries: Selection = None,
 ) -> Float[Tensor, "b heads queries k"]:
-    """A block of the map: the chosen heads and queries (all of them by default), against every key."""
+    """A block of the map: the chosen heads and queries (all of them by default), against every key.
+
+    >>> import torch
+    >>> q, k = torch.randn(2, 1, 8, 100, 16).unbind()
+    >>> weights(q, k, heads=[3], queries=[7, 9]).shape
+    torch.Size([1, 1, 2, 100])
+    """
     check_attention(q, k, mask=mask)
     h, g = q.shape[1], k.shape[1]
     if heads is not None:
@@ -103,7 +128,13 @@ def column_mass(
     impl: Transposed = "auto",
     totals: Totals | None = None,
 ) -> Float[Tensor, "b h k"]:
-    """How much attention each key receives from all queries together: the column sums of the map."""
+    """How much attention each key receives from all queries together: the column sums of the map.
+
+    >>> import torch
+    >>> q, k = torch.zeros(1, 1, 4, 8), torch.randn(1, 1, 4, 8)
+    >>> column_mass(q, k)  # four queries that look at all keys alike
+    tensor([[[1., 1., 1., 1.]]])
+    """
     ones = torch.ones((), dtype=q.dtype, device=q.device).expand(*q.shape[:3], 1)
     return apply_transposed(q, k, ones, mask, beta=beta, causal=causal, impl=impl, totals=totals)[..., 0]
 
@@ -117,7 +148,13 @@ def entropy(
     causal: bool = False,
     impl: Summing = "auto",
 ) -> Float[Tensor, "b h q"]:
-    """−Σ P·ln P of each row, in nats: 0 for one key, ln n for n keys alike."""
+    """−Σ P·ln P of each row, in nats: 0 for one key, ln n for n keys alike.
+
+    >>> import torch
+    >>> q, k = torch.zeros(1, 1, 1, 8), torch.randn(1, 1, 4, 8)
+    >>> entropy(q, k).exp()  # one query, four keys alike
+    tensor([[[4.]]])
+    """
     check_attention(q, k, mask=mask)
     if tiled.takes(impl, q, k, mask, scale := resolve_beta(beta, q.shape[-1])):
         return tiled.entropy(q, k, mask, scale, causal)
@@ -138,6 +175,11 @@ def mean_distance(
     """How far each query looks: the Euclidean distance to the keys, weighted by the attention on them.
 
     keys_at holds each key's coordinates; queries_at the queries', the same as the keys' unless given.
+
+    >>> import torch
+    >>> q, k, places = torch.zeros(1, 1, 3, 8), torch.randn(1, 1, 3, 8), torch.arange(3.0)[:, None]
+    >>> mean_distance(q, k, places)  # in the middle of three keys alike, and at both ends
+    tensor([[[1.0000, 0.6667, 1.0000]]])
     """
     queries_at = keys_at if queries_at is None else queries_at
     for axis, places, n in (("k (keys)", keys_at, k.shape[2]), ("q (queries)", queries_at, q.shape[2])):
@@ -168,7 +210,13 @@ def topk(
     impl: Summing = "auto",
     totals: Totals | None = None,
 ) -> TopK:
-    """The n keys each query attends to most, with their weights, largest first."""
+    """The n keys each query attends to most, with their weights, largest first.
+
+    >>> import torch
+    >>> q = k = torch.eye(4)[None, None]
+    >>> topk(q, k, 1).keys.flatten()  # each looks most at itself
+    tensor([0, 1, 2, 3])
+    """
     if not 1 <= n <= k.shape[2]:
         raise ValueError(f"n is {n}; expected 1…{k.shape[2]}, the number of keys")
     check_attention(q, k, mask=mask)
@@ -184,7 +232,13 @@ def topk(
 def apply(
     q: Tensor, k: Tensor, x: Tensor, mask: Mask = None, *, beta: float | None = None, causal: bool = False
 ) -> Float[Tensor, "b h q e"]:
-    """P·x for x (b h k e): a forward call of the fused kernel with v = x."""
+    """P·x for x (b h k e): a forward call of the fused kernel with v = x.
+
+    >>> import torch
+    >>> q, k, x = torch.randn(3, 1, 2, 4, 8).unbind()
+    >>> torch.allclose(apply(q, k, x), weights(q, k) @ x, atol=1e-6)
+    True
+    """
     x = x.expand(q.shape[0], q.shape[1], *x.shape[-2:]).to(q.dtype)
     if isinstance(mask, Rule):  # no kernel knows it
         beta = resolve_beta(beta, q.shape[-1])
@@ -206,6 +260,11 @@ def apply_transposed(
     """Pᵀ·x for x (b h q e): what each key hands back when every query sends out its x.
 
     impl: "fused" takes the gradient of PyTorch's kernel with respect to v, which is rounded to the inputs' precision.
+
+    >>> import torch
+    >>> q, k, x = torch.randn(3, 1, 2, 4, 8).unbind()
+    >>> torch.allclose(apply_transposed(q, k, x), weights(q, k).mT @ x, atol=1e-6)
+    True
     """
     check_attention(q, k, mask=mask)
     x = x.expand(q.shape[0], q.shape[1], *x.shape[-2:])
@@ -241,6 +300,15 @@ def rollout(
 
     One vector walks back through the layers, r ← residual·r + (1 − residual)·mean_h(P_hᵀ·r), so that neither a
     map nor a product of maps is ever built.
+
+    >>> import torch, pellucid
+    >>> from pellucid.layers import EncoderBlock
+    >>> model = torch.nn.Sequential(*(EncoderBlock(16, 2, norm="pre") for _ in range(3))).eval()
+    >>> with torch.no_grad(), pellucid.watch(model) as seen:
+    ...     _ = model(torch.randn(1, 5, 16))
+    >>> back = rollout(seen, 0)
+    >>> back.shape, round(back.sum().item(), 4)
+    (torch.Size([1, 5]), 1.0)
     """
     records = list(records.values() if isinstance(records, Mapping) else records)
     if not records:

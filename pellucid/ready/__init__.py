@@ -2,6 +2,7 @@
 
 from pellucid.ready.captioner import ReadyCaptioner
 from pellucid.ready.classifier import Prediction, ReadyClassifier
+from pellucid.ready.foreign import ReadyForeign
 from pellucid.ready.loading import (
     evaluate,
     load,
@@ -18,6 +19,7 @@ __all__ = [
     "Prediction",
     "ReadyCaptioner",
     "ReadyClassifier",
+    "ReadyForeign",
     "ReadyModel",
     "ReadyTranslator",
     "evaluate",

@@ -1,6 +1,8 @@
 """A vision transformer that can be asked: what it sees in a picture, why, and how often it is right."""
 
+import copy
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
@@ -14,7 +16,9 @@ from pellucid.data.own import as_image_set
 from pellucid.data.reader import Picture
 from pellucid.data.sources import DataConfig, load_split
 from pellucid.evaluation.accuracy import ClassificationReport, evaluate_classifier
+from pellucid.evaluation.asking import ask, fit_temperature, log_odds
 from pellucid.evaluation.labels import relabel
+from pellucid.evaluation.multilabel import MultiLabelReport
 from pellucid.explain.classes import explain, target_of
 from pellucid.explain.maps import Map, Method
 from pellucid.explain.trace import USUAL_METHODS, Trace, trace
@@ -25,7 +29,11 @@ from pellucid.runs import ClassifierRun, Run, RunFolder
 
 
 class Prediction(NamedTuple):
-    """One class, and how probable it is to the model."""
+    """One class, and how probable it is to the model.
+
+    >>> Prediction("cat", 0.9).label
+    'cat'
+    """
 
     label: str
     probability: float
@@ -52,33 +60,66 @@ class ReadyClassifier(ReadyModel):
         super().__init__(model, config, name=name, run=run)
         self.labels = self.looks.names
         self.held_out: HeldOut = {}  # by the run that it came from
+        self.temperature = 1.0  # that answers are divided by before they become probabilities
+        self.folder: Path | None = None  # of the run
 
     @classmethod
     def assemble(cls, module: ViT, folder: Path, *, name: str = "", run: Run | None = None) -> Self:
         assert run is None or isinstance(run, ClassifierRun)
         ready = cls(module, None if run is None else run.model, name=name, run=run)
-        ready.held_out = {} if run is None else RunFolder(folder).held_out()
+        if run is not None:
+            ready.folder, ready.held_out = folder, RunFolder(folder).held_out()
+            ready.temperature = RunFolder(folder).temperature()
         return ready
 
-    def predict(self, pictures: Pictures, top: int = 5) -> Any:
-        """The likeliest classes of a picture, `[Prediction, …]`, or for several a list of those."""
+    def predict(self, pictures: Pictures, top: int = 5, views: int = 1) -> Any:
+        """The likeliest classes of a picture, `[Prediction, …]`, or for several a list of those.
+
+        views: of each picture, whose probabilities are averaged: 2 mirrors it too, 10 also shifts both.
+        """
         if top < 1:
             raise ValueError(f"top is {top}; expected one or more")
-        best = self.probabilities(self.read(pictures)).topk(min(top, len(self.labels)))
+        best = self.probabilities(self.read(pictures), views).topk(min(top, len(self.labels)))
         answers = [
             [Prediction(self.labels[place], share) for place, share in zip(places, shares, strict=True)]
             for places, shares in zip(best.indices.tolist(), best.values.tolist(), strict=True)
         ]
         return answers if is_many(pictures) else answers[0]
 
-    @torch.no_grad()
-    def probabilities(self, pixels: UInt8[Tensor, "b c y x"]) -> Float[Tensor, "b classes"]:
-        """Of all classes, picture by picture."""
+    def probabilities(self, pixels: UInt8[Tensor, "b c y x"], views: int = 1) -> Float[Tensor, "b classes"]:
+        """Of all classes, picture by picture; they add up to one unless several may be true."""
         with evaluating(self.model):
-            logits = self.model(self.reader.prepare(pixels, self.model)).float()
+            several = self.looks.multi_label
+            how = {"several": several, "temperature": self.temperature, "views": views}
+            logits = ask(self.model, pixels.to(self.device), self.reader.normalise, **how)
         if not logits.isfinite().all():
             raise ValueError("the model's answer is no number; its weights are damaged")
-        return logits.softmax(-1).cpu()
+        return (logits.sigmoid() if several else logits.softmax(-1)).cpu()
+
+    def calibrate(self, data: Any, split: str = "validation", **how: Any) -> float:
+        """Make it as sure as it is right: fit the temperature on images that it was not trained on, and keep it.
+
+        data, split, how: as `evaluate` takes them. A run keeps it in its folder; `save` puts it into the weights.
+        """
+        if split == "test":
+            raise ValueError("test images only test; calibrate on validation images")
+        report = self.evaluate(data, split, **how)
+        several = self.looks.multi_label
+        self.temperature *= fit_temperature(log_odds(report.probabilities, several), report.labels)
+        if self.folder is not None:
+            RunFolder(self.folder).keep_temperature(self.temperature, str(data), len(report.labels))
+        return self.temperature
+
+    def save(self, folder: str | Path) -> None:
+        """Keep it as config.json and model.safetensors; its last layer is divided by the temperature."""
+        head = getattr(self.model, "head", None)
+        if self.temperature == 1.0 or not isinstance(head, nn.Linear):
+            return super().save(folder)
+        kept = copy.deepcopy(self.model)
+        with torch.no_grad():
+            for p in kept.head.parameters():  # pyright: ignore[reportAttributeAccessIssue, reportCallIssue]
+                p /= self.temperature
+        return type(self)(kept, self.looks, name=self.name).save(folder)
 
     def trace(
         self, picture: Picture, *, methods: Sequence[Method] = USUAL_METHODS, target: int | str | None = None
@@ -102,13 +143,14 @@ class ReadyClassifier(ReadyModel):
         batch: int = 500,
         classes: Mapping[str, str] | None = None,
         tolerated: float = TOLERATED,
-    ) -> ClassificationReport:
+        views: int = 1,
+    ) -> ClassificationReport | MultiLabelReport:
         """How often it is right, class by class, on images by name (`cifar10`, `folder:PATH`, …), or on any dataset.
 
         split: "train", "validation", "test" or "all". A run knows the data that it was trained on by its images: of
         those, its validation and test images are the ones that it held out.
         classes: what the model calls classes that the data has other names for, as {"robin": "bird"}.
-        tolerated: the share of images that may be unreadable.
+        tolerated: the share of images that may be unreadable. views: of each, as `predict` takes them.
         """
         if isinstance(data, (str, DataConfig)):
             images = load_split(self._data(data, path, tolerated), split, self.held_out)
@@ -118,8 +160,14 @@ class ReadyClassifier(ReadyModel):
             raise ValueError(
                 f"the images have {images.shape[0]} channels and the model was trained on {self.reader.channels}"
             )
+        if (images.labels.ndim == 2) != self.looks.multi_label:
+            kind, other = (
+                ("several classes", "one class") if self.looks.multi_label else ("one class", "several classes")
+            )
+            raise ValueError(f"the model was trained to say {kind} of a picture, and these have labels of {other}")
         labels = relabel(images, self.looks.labels, self.looks.classes, classes)
-        how = {"device": self.device, "batch": batch, "names": self.labels}
+        how = {"device": self.device, "batch": batch, "names": self.labels, "views": views}
+        how["temperature"] = self.temperature
         return evaluate_classifier(self.model, images, self.reader.normalise, labels=labels, **how)
 
     def target(self, target: int | str | None) -> int | None:
@@ -134,8 +182,11 @@ class ReadyClassifier(ReadyModel):
             return data
         trained_on = self.run.data if isinstance(self.run, ClassifierRun) else None
         same = trained_on is not None and not self.held_out and trained_on.name == data
-        held_out = trained_on.held_out if trained_on is not None and same else 0
-        return DataConfig(data, path=path, size=self.reader.size, held_out=held_out, tolerated=tolerated)
+        several = self.looks.multi_label and data.startswith("csv:")
+        config = DataConfig(data, path=path, size=self.reader.size, tolerated=tolerated, several=several)
+        if trained_on is None or not same:
+            return config
+        return replace(config, held_out=trained_on.held_out, folds=trained_on.folds, fold=trained_on.fold)
 
     @property
     def transformer(self) -> ViT:

@@ -1,5 +1,6 @@
 """A ready model by its name: a run's folder, a saved folder, or one that comes with the package; and how good it is."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +12,14 @@ from pellucid.config import brief, from_json, read_json
 from pellucid.models.pretrained import CONFIG, WEIGHTS, Pretrained, build, load_strictly, read_shapes, read_weights
 from pellucid.ready.captioner import ReadyCaptioner
 from pellucid.ready.classifier import ReadyClassifier
+from pellucid.ready.foreign import ReadyForeign, load_hugging_face, load_timm
 from pellucid.ready.model import ReadyModel
 from pellucid.ready.translator import ReadyTranslator
 from pellucid.runs import ClassifierRun, RunFolder, checkpoints
 from pellucid.runs.folder import is_run
 
 Ready = ReadyClassifier | ReadyCaptioner | ReadyTranslator
+FOREIGN = {"hf": load_hugging_face, "timm": load_timm}
 SHIPPED = Path(hub.__file__).parent / "weights"
 KINDS: tuple[type[Ready], ...] = (ReadyClassifier, ReadyCaptioner, ReadyTranslator)
 HINTS = {
@@ -26,11 +29,20 @@ HINTS = {
 }
 
 
-def load(source: str | Path, *, device: torch.device | str = "cpu", module: nn.Module | None = None) -> Any:
-    """A model to ask: of a run (its best weights, else its last), of a saved folder, or a shipped one.
+def load(
+    source: str | Path | nn.Module,
+    *,
+    device: torch.device | str = "cpu",
+    module: nn.Module | None = None,
+    reader: Any = None,
+    labels: Sequence[str] | None = None,
+) -> Any:
+    """A model to ask: of a run (its best weights, else its last), of a saved folder, a shipped one, or anybody's.
 
-    What comes is a `ReadyClassifier`, a `ReadyCaptioner` or a `ReadyTranslator`, as its kind is.
+    What comes is a `ReadyClassifier`, a `ReadyCaptioner` or a `ReadyTranslator`, as its kind is; of "hf:FOLDER" and
+    "hf:NAME" (Hugging Face's), "timm:NAME" and of a module a `ReadyForeign`.
     module: for the run of a module of one's own, such a module; it gets the run's weights.
+    reader, labels: of a module, what reads for it, and what its classes are called.
 
     >>> model = load("vit-cifar10")
     >>> model
@@ -38,6 +50,11 @@ def load(source: str | Path, *, device: torch.device | str = "cpu", module: nn.M
     >>> model.predict(torch.zeros(3, 32, 32), top=1)[0].label in model.labels
     True
     """
+    if isinstance(source, nn.Module):
+        return ReadyForeign(source, reader, labels=labels).to(device)
+    kind, _, place = str(source).partition(":")
+    if kind in FOREIGN and place:
+        return FOREIGN[kind](place, device)
     folder = find_folder(source)
     name = folder.resolve().name
     config = read_json(folder / CONFIG)
@@ -77,7 +94,15 @@ def evaluate(model: str | Path | ReadyModel, data: Any, split: str = "test", **h
 def load_checkpoint(
     folder: Path, checkpoint: Path | None = None, *, name: str = "", module: nn.Module | None = None
 ) -> Ready:
-    """A run's model with the weights of one of its checkpoints; those that it is known by unless given."""
+    """A run's model with the weights of one of its checkpoints; those that it is known by unless given.
+
+    >>> import tempfile, pellucid
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     trained = pellucid.train("vit_digits", out=f"{folder}/run", duration="2 steps", progress=False)
+    ...     model = load_checkpoint(trained.folder)
+    >>> model.kind
+    'classifier'
+    """
     run = RunFolder(folder).run()
     if isinstance(run, ClassifierRun) and run.module is not None and module is None:
         raise ValueError(f"{folder} trained a module of one's own, a {run.module}; give one: load(…, module=…)")
@@ -91,14 +116,31 @@ def load_checkpoint(
 
 
 def load_classifier(source: str | Path, device: torch.device | str = "cpu") -> ReadyClassifier:
+    """A classifier by its name or folder; what is something else is refused.
+
+    >>> load_classifier("vit-cifar10").labels[:2]
+    ('airplane', 'automobile')
+    """
     return _load_kind(ReadyClassifier, source, device)
 
 
 def load_captioner(source: str | Path, device: torch.device | str = "cpu") -> ReadyCaptioner:
+    """A captioner by its name or folder; what is something else is refused.
+
+    >>> load_captioner("captioner-scenes").kind
+    'captioner'
+    """
     return _load_kind(ReadyCaptioner, source, device)
 
 
 def load_translator(source: str | Path, device: torch.device | str = "cpu") -> ReadyTranslator:
+    """A translator by its name or folder; what is something else is refused.
+
+    >>> load_translator("vit-cifar10")
+    Traceback (most recent call last):
+        ...
+    ValueError: vit-cifar10 is a classifier; expected a translator (pellucid predict says what a classifier sees)
+    """
     return _load_kind(ReadyTranslator, source, device)
 
 

@@ -28,6 +28,11 @@ class ReadyModel(ABC):
     `module_class` what its config.json says.
 
     model: the module. looks: what it is fed and answers. name: to show. run: the run that it came from, if it did.
+
+    >>> import pellucid
+    >>> model = pellucid.load("vit-cifar10")
+    >>> isinstance(model, ReadyModel), model.kind, len(model.labels)
+    (True, 'classifier', 10)
     """
 
     kind: ClassVar[str]

@@ -37,7 +37,11 @@ class TranslationReport:
 
 
 class ReadyTranslator(ReadyModel):
-    """A transformer that translates, with the pieces of words that it reads and says."""
+    """A transformer that translates, with the pieces of words that it reads and says.
+
+    >>> ReadyTranslator.kind
+    'translator'
+    """
 
     kind, module_class, fit = "translator", Transformer, "stretch"
 

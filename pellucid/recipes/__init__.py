@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from pellucid.recipes import captioner, translator, vit
+from pellucid.recipes import captioner, finetune, translator, vit
 from pellucid.runs.config import AnyRun
 
 RECIPES: dict[str, Callable[[], AnyRun]] = {
@@ -13,6 +13,9 @@ RECIPES: dict[str, Callable[[], AnyRun]] = {
         vit.vit_256_course,
         vit.vit_cifar10_fast,
         vit.vit_cifar10_accurate,
+        finetune.vit_finetune,
+        finetune.vit_lora,
+        finetune.vit_probe,
         captioner.captioner_scenes,
         captioner.captioner_scenes_full,
         captioner.captioner_flickr8k,

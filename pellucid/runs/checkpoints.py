@@ -29,7 +29,12 @@ UNFINISHED = ("*.part", ".tmp*")  # the last are files that safetensors had not 
 
 
 class Checkpoint(NamedTuple):
-    """Weights that a run has kept, and the step they are of."""
+    """Weights that a run has kept, and the step they are of.
+
+    >>> from pathlib import Path
+    >>> Checkpoint(100, Path("runs/mine/checkpoints/last.safetensors")).step
+    100
+    """
 
     step: int
     path: Path
@@ -39,6 +44,7 @@ class Checkpoint(NamedTuple):
 class Facts:
     """Where a run stands. seconds: of training so far; best: its best score; figures: of its last evaluation.
 
+    stale: evaluations since the best one.
     files, checksums: of a checkpoint in parts, by name; their sizes are in bytes.
     """
 
@@ -48,6 +54,7 @@ class Facts:
     figures: dict[str, float] = field(default_factory=dict)
     files: dict[str, int] = field(default_factory=dict)
     checksums: dict[str, str] = field(default_factory=dict)
+    stale: int = 0
 
     def __post_init__(self) -> None:
         if whole_number(self.step) is None:
@@ -61,7 +68,12 @@ class Facts:
 
 
 class Checkpoints:
-    """A run's checkpoints, by what they are for."""
+    """A run's checkpoints, by what they are for.
+
+    >>> from pathlib import Path
+    >>> Checkpoints(Path("nowhere")).listing()
+    []
+    """
 
     def __init__(self, folder: Path):
         self.folder = folder

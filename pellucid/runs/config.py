@@ -14,15 +14,21 @@ from pellucid.data.sources import DataConfig
 from pellucid.data.subwords import SubwordKind
 from pellucid.data.tokenizer import TokenizerKind
 from pellucid.models import CaptionerConfig, TransformerConfig, ViTConfig
+from pellucid.runs.tuning import Tune
 
 Precision = Literal["float32", "bf16"]
 Rule = Literal["adamw", "muon", "sgd"]
 Fall = Literal["cosine", "linear", "constant"]
+Balance = Literal["none", "weights", "sampling"]
 
 
 @dataclass(frozen=True)
 class Optim:
-    """How gradients become steps."""
+    """How gradients become steps.
+
+    >>> Optim("muon", lr=0.002).schedule
+    'cosine'
+    """
 
     name: Rule = "adamw"
     """Muon moves the blocks' matrices by orthogonalised momentum, and everything else by AdamW."""
@@ -72,7 +78,13 @@ class Optim:
 
 @dataclass(frozen=True)
 class Run:
-    """What the engine itself reads: how and how long, whatever the task is."""
+    """What the engine itself reads: how and how long, whatever the task is.
+
+    >>> import pellucid
+    >>> run = pellucid.recipe("vit_digits")
+    >>> isinstance(run, Run), run.kind, run.seed
+    (True, 'classifier', 0)
+    """
 
     kind: ClassVar[str] = ""
 
@@ -80,6 +92,8 @@ class Run:
     """The name it was made by."""
     optim: Optim = field(default_factory=Optim)
     """How gradients become steps."""
+    tune: Tune = field(default_factory=Tune)
+    """What stays and what moves, for a model that begins with trained weights."""
     duration: str = "10 epochs"
     """As "400 steps", "50 epochs" or "10 minutes"."""
     batch: int = 256
@@ -96,6 +110,8 @@ class Run:
     """A duration; "0 steps" is never, and the end always counts."""
     checkpoint_every: str = "1 epochs"
     """A duration; "0 steps" is never, and the end always counts."""
+    patience: int = 0
+    """Evaluations without a better score after which the run ends; 0 for no such end."""
     keep_every: str = "0 steps"
     """A duration after which the weights are kept for good, to look back on; "0 steps" is never."""
     seed: int = 0
@@ -106,8 +122,16 @@ class Run:
     def __post_init__(self) -> None:
         if self.batch < 1 or self.accumulate < 1:
             raise ValueError(f"batch is {self.batch} and accumulate {self.accumulate}; expected one or more")
+        if self.patience < 0:
+            raise ValueError(f"patience is {self.patience}; expected zero or more evaluations")
         if self.parallel not in ("ddp", "fsdp"):
             raise ValueError(f"parallel is {self.parallel!r}; expected 'ddp' or 'fsdp'")
+        if self.tune.rank and self.parallel == "fsdp":
+            raise ValueError("LoRA (tune.rank) keeps the model in every process; use --parallel ddp")
+        if self.tune.rank and self.optim.ema:
+            raise ValueError(
+                "optim.ema averages weights, and LoRA (tune.rank) moves products only; leave out one of them"
+            )
         for name in ("duration", "evaluate_every", "checkpoint_every", "keep_every"):
             length = Duration.parse(getattr(self, name), name)
             if name == "duration" and not length.amount:
@@ -118,6 +142,10 @@ class Run:
 class PictureRun(Run):
     """What runs on pictures share."""
 
+    start: str | None = None
+    """What the encoder of pictures begins as: a shipped name, the folder of a run or of a saved model, weights of timm,
+    Hugging Face, torchvision or of an nn.TransformerEncoder (a folder or a file), or OWNER/MODEL on the Hub. Its shape
+    and its normalisation are taken over."""
     augment: Augment = field(default_factory=Augment)
     """What happens to the pictures first; where one is flipped, "left" and "right" change places in its captions."""
     label_smoothing: float = 0.0
@@ -137,7 +165,13 @@ class PictureRun(Run):
 
 @dataclass(frozen=True)
 class ClassifierRun(PictureRun):
-    """One training run of a classifier, from data to weights."""
+    """One training run of a classifier, from data to weights.
+
+    >>> from dataclasses import replace
+    >>> run = ClassifierRun(duration="3 epochs")
+    >>> replace(run, batch=64).batch, run.data.name
+    (64, 'digits')
+    """
 
     kind: ClassVar[str] = "classifier"
 
@@ -145,8 +179,16 @@ class ClassifierRun(PictureRun):
     """What is trained."""
     data: DataConfig = field(default_factory=DataConfig)
     """On which images."""
+    balance: Balance = "none"
+    """For classes of different sizes: give the images of small ones more weight in the loss (weights), or show those of
+    every class equally often (sampling)."""
     module: Annotated[str | None, Suppress] = None
     """Name of the class of one's own that is trained instead of a vision transformer, from Python; not rebuilt."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.balance not in get_args(Balance):
+            raise ValueError(f"balance is {self.balance!r}; expected one of {', '.join(map(repr, get_args(Balance)))}")
 
 
 @dataclass(frozen=True)
@@ -196,7 +238,11 @@ class Critical:
 
 @dataclass(frozen=True)
 class CaptionerRun(PictureRun):
-    """One training run of a captioner, from pictures and what people said of them to weights."""
+    """One training run of a captioner, from pictures and what people said of them to weights.
+
+    >>> CaptionerRun(duration="3 epochs").kind
+    'captioner'
+    """
 
     kind: ClassVar[str] = "captioner"
 
@@ -214,8 +260,6 @@ class CaptionerRun(PictureRun):
     """Weight, 0…1, of predicting all words at once from the picture alone (Tschannen et al. 2023)."""
     bag: float = 0.0
     """Weight of naming, in one breath and in no order, every word of every caption that a picture has."""
-    start: str | None = None
-    """A trained vision transformer to begin the encoder with: a run's folder, a saved folder, or a shipped name."""
     beam: int = 1
     """Width of the beam in the evaluations of the run."""
     critical: Critical = field(default_factory=Critical)
@@ -242,7 +286,7 @@ class CaptionerRun(PictureRun):
             return None
         return replace(
             self, optim=c.optim, duration=c.duration, batch=c.batch, augment=c.augment, evaluate_every=c.evaluate_every,
-            accumulate=1, compile=False, graphs=False,
+            accumulate=1, compile=False, graphs=False, tune=replace(self.tune, thaw=0.0),
         )  # fmt: skip
 
 
@@ -258,7 +302,11 @@ class Subwords:
 
 @dataclass(frozen=True)
 class TranslatorRun(Run):
-    """One training run of a translator, from sentences in two languages to weights."""
+    """One training run of a translator, from sentences in two languages to weights.
+
+    >>> TranslatorRun().beam
+    5
+    """
 
     kind: ClassVar[str] = "translator"
 
@@ -340,10 +388,19 @@ class Duration:
 
 @dataclass(frozen=True)
 class Plan:
-    """A run's durations in steps, and what they were converted by. Kept, so that a run that goes on is the same run."""
+    """A run's durations in steps, and what they were converted by. Kept, so that a run that goes on is the same run.
+
+    >>> Plan(steps=100, evaluate_every=10, checkpoint_every=10, epoch_size=1000).keep_every
+    0
+    """
 
     steps: int
     evaluate_every: int
     checkpoint_every: int
     epoch_size: int
     keep_every: int = 0
+    batch: int = 0
+
+    def steps_of(self, duration: Duration, batch: int) -> int:
+        """A duration in steps, as those of the plan were converted. batch: of the run, where the plan doesn't say."""
+        return duration.steps(steps_per_epoch=self.epoch_size / (self.batch or batch))

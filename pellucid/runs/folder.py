@@ -9,29 +9,35 @@ import logging
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from pellucid.config import brief, from_json, read_json, to_json
 from pellucid.files import make_folder, sync_handle, write_bytes, write_json, write_text
-from pellucid.runs.checkpoints import Checkpoints
-from pellucid.runs.config import RUNS, AnyRun, CaptionerRun, ClassifierRun, Plan, Run
+from pellucid.runs.checkpoints import Checkpoints, step_of
+from pellucid.runs.config import RUNS, AnyRun, CaptionerRun, ClassifierRun, Duration, Plan, Run
 from pellucid.runs.environment import describe_environment
-from pellucid.runs.log import Log, read_lines
+from pellucid.runs.log import Log, number, read_lines
 
 CONFIG, PLAN, LOG = "config.json", "plan.json", "log.jsonl"
 ENVIRONMENT, TOKENIZER = "environment.json", "tokenizer.json"
 HELD_OUT = (
     "held_out.json"  # images by split that the run isn't trained on, where its source doesn't say: see data/division
 )
+CALIBRATION = "calibration.json"  # what answers are divided by, of which weights, and on what that was fitted
 SECOND_STAGE = "critical"  # folder of a run in a run, which goes on from the weights of the first
 
 log = logging.getLogger("pellucid")
 
 
 class RunFolder:
-    """Where a run keeps what it does."""
+    """Where a run keeps what it does.
+
+    >>> RunFolder("runs/mine").path.name
+    'mine'
+    """
 
     def __init__(self, path: str | Path):
         self.path = Path(path)
@@ -94,10 +100,41 @@ class RunFolder:
     def keep_plan(self, plan: Plan) -> None:
         write_json(self.plan_file, to_json(plan))
 
+    def prolong(self, duration: str) -> None:
+        """Give the run a longer duration: its plan first, so that a kill in between leaves a run that goes on."""
+        run, plan = self.run(), self.plan()
+        if self.second_stage.config_file.is_file():
+            raise ValueError(f"{self.path} is in its second stage; its first can't be longer any more")
+        length = Duration.parse(duration)
+        if length.unit == "minutes":
+            raise ValueError(f"duration is {duration!r}; expected steps or epochs for a run that goes on")
+        if plan is not None:
+            steps = plan.steps_of(length, run.batch)
+            if steps < plan.steps:
+                raise ValueError(f"duration is {duration!r}, {steps:,} steps; {self.path} has {plan.steps:,} already")
+            self.keep_plan(replace(plan, steps=steps))
+        write_json(self.config_file, {"kind": run.kind} | to_json(replace(run, duration=duration)))
+
     def held_out(self) -> dict[str, dict[str, int]]:
         """By split: the names of the images that were held out, and their sizes in bytes. Older runs don't say."""
         path = self.path / HELD_OUT
         return self._read(path, _check_held_out) if path.is_file() else {}
+
+    def keep_temperature(self, temperature: float, data: str, images: int) -> None:
+        """What the answers of its weights are to be divided by; of later weights that says nothing."""
+        about = {"temperature": temperature, "step": step_of(self.weights()), "data": data, "images": images}
+        write_json(self.path / CALIBRATION, about)
+
+    def temperature(self) -> float:
+        """What the answers are divided by; one unless it was fitted to the weights that answer."""
+        path = self.path / CALIBRATION
+        if not path.is_file():
+            return 1.0
+        kept = self._read(path, _check_calibration)
+        if kept["step"] != step_of(self.weights()):
+            log.warning("%s was calibrated after step %s, and its weights are others now", self.path, kept["step"])
+            return 1.0
+        return kept["temperature"]
 
     def _read(self, path: Path, make: Callable[[Any], Any]) -> Any:
         data = read_json(path)
@@ -156,6 +193,13 @@ def _check_held_out(data: Any) -> dict[str, dict[str, int]]:
     if not all(isinstance(each, dict) for each in objects) or not all(type(size) is int for size in sizes):
         raise ValueError("it is no object of splits, each with the names of images and their sizes in bytes")
     return data
+
+
+def _check_calibration(data: Any) -> dict[str, Any]:
+    temperature = number(data.get("temperature")) if isinstance(data, dict) else None
+    if temperature is None or temperature <= 0:
+        raise ValueError("it has no temperature above zero")
+    return data | {"step": data.get("step"), "temperature": temperature}
 
 
 def is_run(config: Any) -> bool:

@@ -8,6 +8,7 @@ import torch
 
 from pellucid.data.named import cache_folder
 from pellucid.data.sources import DataConfig, load_images
+from pellucid.evaluation import ClassificationReport
 from pellucid.ready import load_classifier
 from pellucid.runs import ClassifierRun, RunFolder
 from pellucid.training.pictures import evaluated_on
@@ -28,11 +29,13 @@ def draw_confusion(path: Path, most: int) -> ConfusionPicture:
         raise ValueError("a captioner has no classes to confuse")
     if not _is_at_hand(run.data):
         raise ValueError(f"the images of {run.data.name} are not on this machine; pellucid data fetch gets them")
-    images = evaluated_on(run, load_images(run.data))
+    images = evaluated_on(run, load_images(run.data, RunFolder(path).held_out()))
     if images is None or not len(images):
         raise ValueError(f"the run holds no images of {run.data.name} back to be evaluated on")
     chosen = torch.arange(min(most, len(images))) * len(images) // min(most, len(images))
     report = load_classifier(path).evaluate(images.subset(chosen), batch=250)
+    if not isinstance(report, ClassificationReport):
+        raise ValueError("several classes may be true of one picture here, so none is taken for another")
     stream = io.BytesIO()
     confusion_figure(report.confusion, report.classes).savefig(stream, format="png", dpi=DPI)
     return ConfusionPicture(stream.getvalue(), len(chosen))

@@ -23,7 +23,7 @@ from pellucid.decode import sample
 from pellucid.decode.captions import caption_all
 from pellucid.evaluation.captions import score
 from pellucid.models import Captioner
-from pellucid.ready import ReadyCaptioner, load_classifier
+from pellucid.ready import ReadyCaptioner
 from pellucid.runs.config import CaptionerRun
 from pellucid.training.distributed import Processes
 from pellucid.training.pictures import OnPictures, evaluated_on
@@ -76,10 +76,7 @@ class Captioning(OnPictures):
         self.score = "exact" if self.exact else "cider_d"
         self.known = Known.of(splits.train, tokenizer, run.model.max_length, device)
         self.mirrored = tokenizer.mirrored.to(device)
-        self.model = Captioner(run.model)
-        if run.start is not None:
-            self.model.start_from(load_classifier(run.start).transformer)
-        self.model.to(device)
+        self.model = Captioner(run.model).to(device)
 
     def ready(self, name: str = "") -> ReadyCaptioner:
         return ReadyCaptioner(self.model, self.tokenizer, name=name, run=self.run)

@@ -25,20 +25,25 @@ from pellucid.runs import parts
 from pellucid.runs.checkpoints import Checkpoints, Facts, read_state_facts, step_of
 from pellucid.runs.checksum import EMPTY, FIELD, Damaged, sum_file, write_checksum
 from pellucid.training.distributed import Processes, is_spread, spread_like, whole
+from pellucid.training.lora import hidden_state, merged_state
 
 log = logging.getLogger("pellucid")
 
 
 class State:
-    """Everything that training changes, as named tensors: `model.…`, `average.…`, `optimizer.….…`."""
+    """Everything that training changes, as named tensors: `model.…`, `average.…`, `optimizer.….…`.
+
+    Of LoRA `model.…` are the sums, for whoever opens the run, and `lora.…` what training goes on from.
+    """
 
     def __init__(self, model: nn.Module, average: dict[str, Tensor], optimizers: list[torch.optim.Optimizer]):
         self.model, self.average, self.optimizers = model, average, optimizers
         self.names: dict[Tensor, str] = {p: name for name, p in model.named_parameters()}
 
     def tensors(self) -> dict[str, Tensor]:
-        """The tensors themselves, not copies."""
-        tensors = {f"model.{name}": tensor for name, tensor in self.model.state_dict().items()}
+        """The tensors themselves, not copies, but for the sums of LoRA."""
+        tensors = {f"model.{name}": tensor for name, tensor in merged_state(self.model).items()}
+        tensors |= {f"lora.{name}": tensor for name, tensor in hidden_state(self.model).items()}
         tensors |= {f"average.{name}": tensor for name, tensor in self.average.items()}
         for optimizer in self.optimizers:
             for p, memory in optimizer.state.items():

@@ -1,17 +1,22 @@
 """Classification as a task: images, labels, cross-entropy, accuracy."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import torch
 import torch.nn.functional as F
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from pellucid.data.augment import augment
 from pellucid.data.division import HeldOut
+from pellucid.data.images import Size
+from pellucid.data.listings import Images
 from pellucid.data.loader import Share
 from pellucid.data.sources import Splits, load_images, split_own, statistics
 from pellucid.evaluation.accuracy import evaluate_classifier
+from pellucid.evaluation.multilabel import MultiLabelReport, binary_entropy
 from pellucid.models import ViT
 from pellucid.ready import ReadyClassifier
 from pellucid.runs.config import ClassifierRun
@@ -20,12 +25,15 @@ from pellucid.training.pictures import OnPictures, evaluated_on
 from pellucid.training.task import Metrics
 
 
-def resolve(run: ClassifierRun, data: Any = None, kept: HeldOut | None = None) -> tuple[ClassifierRun, Splits]:
+def resolve(
+    run: ClassifierRun, data: Any = None, kept: HeldOut | None = None, check: Callable[[Size], None] | None = None
+) -> tuple[ClassifierRun, Splits]:
     """The run with what only its data knows (classes, channels, image size, normalisation), and the data.
 
     data: a set of one's own, or several by split, instead of what the run names. kept: what it held out before.
+    check: is told the images' size before they are decoded.
     """
-    splits = load_images(run.data, kept) if data is None else split_own(data, run.data)
+    splits = load_images(run.data, kept, check) if data is None else split_own(data, run.data)
     train = splits.train
     channels, height, width = train.shape
     mean, std = (run.model.mean, run.model.std) if run.model.mean and run.model.std else statistics(train)
@@ -37,14 +45,15 @@ def resolve(run: ClassifierRun, data: Any = None, kept: HeldOut | None = None) -
         image=(height, width),
         mean=tuple(mean),
         std=tuple(std),
+        multi_label=train.labels.ndim == 2,
     )
+    if model.multi_label and run.balance != "none":
+        raise ValueError("balance is for images of one class each; leave it at 'none' where several may be true")
     return replace(run, model=model), splits
 
 
 class Classification(OnPictures):
     """Train a ViT, or a module of one's own that makes logits of images, on labelled images."""
-
-    score = "top1"
 
     def __init__(
         self,
@@ -56,6 +65,7 @@ class Classification(OnPictures):
     ):
         super().__init__(run, splits.train, run.model, device, processes)
         self.run = run
+        self.score = "map" if run.model.multi_label else "top1"
         self.held_out = evaluated_on(run, splits)
         if self.held_out is not None and len(self.held_out) < processes.world:
             raise ValueError(
@@ -67,13 +77,13 @@ class Classification(OnPictures):
                 f"mixing needs pairs: batch {run.batch} over {processes.world} processes and {run.accumulate} parts "
                 "leaves an odd number of images in each; choose an even one"
             )
+        self.weights = weigh_classes(splits.train).to(device) if run.balance == "weights" else None
         self.model = (ViT(run.model) if model is None else model).to(device)
 
     def ready(self, name: str = "") -> ReadyClassifier:
         return ReadyClassifier(self.model, self.run.model, name=name, run=self.run)
 
     def share_loss(self, model: nn.Module, share: Share, pixels: Tensor) -> tuple[Tensor, Metrics]:
-        run = self.run
         with torch.no_grad():
             images, labels, others, weight = augment(
                 pixels, self.loader.labels[share.image], self.augment, self.normalise,
@@ -81,12 +91,19 @@ class Classification(OnPictures):
             )  # fmt: skip
         with self.precision():
             logits = model(images).float()
-        loss = F.cross_entropy(logits, labels, reduction="none", label_smoothing=run.label_smoothing)
+        loss = self.entropy(logits, labels)
         if self.mixes:
-            other = F.cross_entropy(logits, others, reduction="none", label_smoothing=run.label_smoothing)
-            loss = weight * loss + (1 - weight) * other
-        right = (logits.detach().argmax(1) == labels).float().mean()
-        return loss.mean(), {"accuracy": right}
+            loss = weight * loss + (1 - weight) * self.entropy(logits, others)
+        said = logits.detach() > 0 if labels.ndim == 2 else logits.detach().argmax(1)
+        return loss.mean(), {"accuracy": (said == labels).float().mean()}
+
+    def entropy(self, logits: Float[Tensor, "b classes"], labels: Tensor) -> Float[Tensor, " b"]:
+        """Of each image, times the weight of its class. Weights are of the whole set, so that processes agree."""
+        smoothing = self.run.label_smoothing
+        if labels.ndim == 2:
+            return binary_entropy(logits, labels, smoothing)
+        loss = F.cross_entropy(logits, labels, reduction="none", label_smoothing=smoothing)
+        return loss if self.weights is None else loss * self.weights[labels]
 
     def evaluate(self, model: nn.Module) -> dict[str, float]:
         """Accuracy on the validation (or test) images, each process its share of them."""
@@ -98,10 +115,30 @@ class Classification(OnPictures):
             report = evaluate_classifier(
                 model, self.held_out, self.normalise, device=self.device, batch=batch, share=(rank, world)
             )
+        if isinstance(report, MultiLabelReport):
+            return self.join(report)
         figures = torch.tensor([report.top1, report.loss], device=self.device, dtype=torch.float64)
         figures *= len(report.labels) * world / len(self.held_out)
         top1, loss = self.processes.mean(figures).tolist()
         return {"top1": top1, "loss": loss}
+
+    def join(self, mine: MultiLabelReport) -> dict[str, float]:
+        """Average precision is of all images together, wherever they were looked at."""
+        shares = self.processes.gather((mine.probabilities, mine.labels, mine.loss * len(mine.labels)))
+        probabilities, labels, losses = zip(*shares, strict=True)
+        whole = MultiLabelReport(torch.cat(probabilities), torch.cat(labels), 0.0, mine.seconds)
+        return {"map": whole.map, "loss": sum(losses) / len(whole.labels)}
+
+
+def weigh_classes(images: Images) -> Float[Tensor, " classes"]:
+    """Weights by which every class counts the same, and an image 1 in the mean.
+
+    >>> from pellucid.data import ImageSet
+    >>> weigh_classes(ImageSet(torch.zeros(4, 1, 2, 2, dtype=torch.uint8), torch.tensor([0, 1, 1, 1]), ("a", "b")))
+    tensor([2.0000, 0.6667])
+    """
+    counts = torch.bincount(images.labels, minlength=len(images.classes))
+    return len(images) / ((counts > 0).sum() * counts.clamp(min=1)).float()
 
 
 def choose_batch(images: int, processes: int, most: int = 1000) -> int:

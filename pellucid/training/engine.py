@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import takewhile
 from pathlib import Path
@@ -15,11 +15,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pellucid.runs.checkpoints import Facts
+from pellucid.runs.checkpoints import Facts, read_facts
 from pellucid.runs.config import Duration, Plan, Run
 from pellucid.runs.folder import RunFolder
 from pellucid.training.checkpoint import CheckpointWriter, State
 from pellucid.training.distributed import Processes, exchange_gradients, own_part, parallel
+from pellucid.training.lora import merged_state
 from pellucid.training.memory import keep_freed_memory
 from pellucid.training.optim import make_optimizers, schedule, set_rate
 from pellucid.training.task import Task
@@ -28,17 +29,47 @@ DIVERGED = "begin again with a lower --optim.lr, or with --optim.clip 1"
 
 
 class Observer:
-    """Who wants to see a run go on; this one doesn't."""
+    """Who wants to see a run go on; this one doesn't. A callback of one's own is a class like this."""
 
-    def began(self, step: int, steps: int) -> None: ...
-    def logged(self, lines: list[dict[str, Any]]) -> None: ...
+    def began(self, step: int, steps: int) -> None:
+        """Training begins, or goes on, after `step` of so many steps."""
+
+    def logged(self, lines: list[dict[str, Any]]) -> bool | None:
+        """Steps, and evaluations, as log.jsonl has them. Return True to end the run: it is saved, and is at its end."""
+
+    def stopping(self) -> None:
+        """A signal asks the run to stop; called by its handler, between any two instructions."""
+
+
+class Observers(Observer):
+    """Several, one after the other."""
+
+    def __init__(self, *observers: Observer):
+        self.observers = observers
+
+    def began(self, step: int, steps: int) -> None:
+        for each in self.observers:
+            each.began(step, steps)
+
+    def logged(self, lines: list[dict[str, Any]]) -> bool:
+        answers = [each.logged(lines) for each in self.observers]  # every one of them is told
+        return any(answers)
+
+    def stopping(self) -> None:
+        for each in self.observers:
+            each.stopping()
 
 
 class Stopped(Exception):
-    """A signal asked the run to stop; its state is saved."""
+    """A signal asked the run to stop; its state is saved.
+
+    >>> from pellucid.training import Stopped
+    >>> print(Stopped(12, 2))
+    stopped after step 12
+    """
 
     def __init__(self, step: int, number: int):
-        super().__init__(f"stopped after step {step}")
+        super().__init__(f"stopped after step {step}" if step else "stopped before the first step")
         self.step, self.signal = step, number
 
 
@@ -48,6 +79,13 @@ class Result:
 
     figures: of the last evaluation. score: which of them says how good it is; best: the best that it was.
     model: a `ReadyClassifier` or a `ReadyCaptioner`, with the best weights if a folder keeps them, else the last.
+    kept: the figures of those weights, and their step; evaluated: on what, as "60 validation images".
+    planned: how many steps there would have been without the end of patience.
+
+    >>> import pellucid
+    >>> result = pellucid.train("vit_digits", duration="2 steps", progress=False)
+    >>> result.steps, result.images, result.folder
+    (2, 256, None)
     """
 
     steps: int
@@ -59,10 +97,18 @@ class Result:
     score: str = ""
     model: Any = None
     folder: Path | None = None
+    kept: dict[str, float] = field(default_factory=dict)
+    evaluated: str = ""
+    planned: int = 0
 
 
 class Engine:
-    """Trains one task as one run says. Without a folder nothing is written and nothing can be resumed."""
+    """Trains one task as one run says. Without a folder nothing is written and nothing can be resumed.
+
+    >>> from pellucid.training.reverse import reverse
+    >>> reverse(steps=2, seed=0, observer=None).tested  # two steps of the engine, then sequences that it has not seen
+    2000
+    """
 
     def __init__(
         self,
@@ -78,7 +124,7 @@ class Engine:
         self.processes = processes or Processes()
         self.observer = observer or Observer()
         self.network = parallel(task.model, self.processes, run.parallel, device)
-        self.optimizers = make_optimizers(task.model, run.optim)
+        self.optimizers = make_optimizers(task.model, run.optim, run.tune)
         parameters = dict(task.model.named_parameters())
         self.average = {name: p.detach().clone() for name, p in parameters.items()} if run.optim.ema else {}
         self.parameters = list(parameters.values())
@@ -90,33 +136,46 @@ class Engine:
         self.captures = run.graphs and device.type == "cuda"
         self.capturing = 0.0  # seconds of it since the last flush: no part of training
         self.best: float | None = None
+        self.stale = 0  # evaluations since the best one
+        self.is_enough = False  # an observer said so
         self.figures: dict[str, float] = {}
+        self.kept: dict[str, float] = {}  # the same of the best evaluation, with its step
         self.seconds = self.warm_up = 0.0
 
     def fit(self) -> Result:
         """Train to the end, from the last checkpoint if the folder holds one."""
-        with _signals() if self.folder else nullcontext([]) as signals:
+        with _signals(self.observer) if self.folder else nullcontext(_Signals()) as signals:
             facts = self.checkpoints.restore_last(self.state) if self.checkpoints else None
             start = facts.step if facts else 0
             if facts:
                 self.best, self.figures, self.seconds = facts.best, facts.figures, facts.seconds
-            self.warm_up = self._warm_up(start)
-            plan = self._plan()
+                self.stale = facts.stale
+                self.kept = self._read_kept()
+            with signals.interrupting(start):  # nothing has been learned that could be lost
+                self.warm_up = self._warm_up(start)
+                plan = self._plan()
             if self.folder and self.processes.first:
                 self.folder.cut_log(start)
             self.observer.began(start, plan.steps)
-            self._loop(start, plan, signals)
+            steps = start if self.has_lost_patience else self._loop(start, plan, signals)
         return Result(
-            plan.steps,
-            plan.steps * self.task.batch,
+            steps,
+            steps * self.task.batch,
             self.seconds,
             self.warm_up,
             self.figures,
             self.best,
             self.task.score,
+            kept=self.kept if self.folder and self.kept else {"step": steps} | self.figures,
+            planned=plan.steps,
         )
 
-    def _loop(self, start: int, plan: Plan, signals: list[int]) -> None:
+    @property
+    def has_lost_patience(self) -> bool:
+        return 0 < self.run.patience <= self.stale
+
+    def _loop(self, start: int, plan: Plan, signals: "_Signals") -> int:
+        """Train from one step to the end, and say after which step that was."""
         pending, begun = _Pending(), time.perf_counter()
         for step, parts in enumerate(self.task.batches(start, plan.steps), start):
             pending.add(step, self._step(step, plan.steps, parts), schedule(self.run.optim, step, plan.steps))
@@ -132,11 +191,15 @@ class Engine:
             if keep:
                 self._keep(done)
             stop = self.processes.agree(bool(signals), self.device)
-            if save or stop:
+            ends = last or self.has_lost_patience or self.processes.agree(self.is_enough, self.device)
+            if save or stop or ends:
                 self._save(done)
-            if stop and not last:
+            if ends:
+                return done
+            if stop:
                 raise Stopped(done, signals[0] if signals else signal.SIGTERM)
             begun = time.perf_counter()
+        return plan.steps
 
     # One step
 
@@ -144,7 +207,7 @@ class Engine:
         """Move the weights once; the loss and the metrics of the batch, still on the device."""
         graph = self._graph(parts) if self.captures else None
         torch.manual_seed(_mixed(self.run.seed, step, self.processes.rank))  # dropout too is a function of the step
-        set_rate(self.optimizers, schedule(self.run.optim, step, steps))
+        set_rate(self.optimizers, schedule(self.run.optim, step, steps), step / steps)
         if self.average:  # the average of the first steps forgets faster, or it would remember the initial weights
             self.keep.fill_(min(self.run.optim.ema, (1 + step) / (10 + step)))
         return graph.replay(parts) if graph else self._update(parts)
@@ -220,6 +283,7 @@ class Engine:
             checkpoint_every=self._length(self.run.checkpoint_every),
             epoch_size=self.task.epoch_size,
             keep_every=self._length(self.run.keep_every),
+            batch=self.task.batch,
         )
         if self.folder and self.processes.first:
             self.folder.keep_plan(plan)
@@ -295,12 +359,19 @@ class Engine:
         with self._averaged():
             self.figures = self.task.evaluate(self.network)
             score = self.figures.get(self.task.score)
+            self.stale += score is not None
             if score is not None and (self.best is None or score > self.best):
-                self.best = score
+                self.stale = 0
+                self.best, self.kept = score, {"step": done} | self.figures
                 if self.checkpoints:
-                    self.checkpoints.save_best(self._weights(), {"step": done, self.task.score: score})
+                    self.checkpoints.save_best(self._weights(), self.kept)
         line = {"step": done, "epoch": self._epoch(done), "evaluation": self.figures, "seconds": round(self.seconds, 3)}
         self._log([line])
+
+    def _read_kept(self) -> dict[str, float]:
+        """What the best weights say of themselves; runs of 0.1 say their step and score."""
+        best = self.folder.checkpoints.best if self.folder else None
+        return {} if best is None or not best.is_file() else read_facts(best)
 
     def _keep(self, done: int) -> None:
         self._check_weights(done)
@@ -309,7 +380,7 @@ class Engine:
                 self.checkpoints.save_kept(self._weights(), {"step": done})
 
     def _weights(self) -> dict[str, Tensor]:
-        return {f"model.{name}": tensor for name, tensor in self.task.model.state_dict().items()}
+        return {f"model.{name}": tensor for name, tensor in merged_state(self.task.model).items()}
 
     def keep_average(self) -> None:
         """Leave the averaged weights in the model, if there is an average: after the end, when none is trained on."""
@@ -332,7 +403,8 @@ class Engine:
     def _save(self, done: int) -> None:
         self._check_weights(done)
         if self.checkpoints:
-            self.checkpoints.save_last(self.state.tensors(), Facts(done, self.seconds, self.best, self.figures))
+            facts = Facts(done, self.seconds, self.best, self.figures, stale=self.stale)
+            self.checkpoints.save_last(self.state.tensors(), facts)
 
     def _epoch(self, done: int) -> float:
         return round(done * self.task.batch / self.task.epoch_size, 4)
@@ -340,7 +412,7 @@ class Engine:
     def _log(self, lines: list[dict[str, Any]]) -> None:
         if self.folder and self.processes.first:
             self.folder.log(lines)
-        self.observer.logged(lines)
+        self.is_enough = bool(self.observer.logged(lines)) or self.is_enough
 
 
 class _Graph:
@@ -384,13 +456,30 @@ class _Pending:
         self.rates: list[float] = []
 
 
+class _Signals(list[int]):
+    """The signals that came."""
+
+    interrupts = False  # whether the next one ends what is done at once
+
+    @contextmanager
+    def interrupting(self, step: int) -> Iterator[None]:
+        """A signal doesn't wait for the end of what is done inside."""
+        self.interrupts = True
+        try:
+            yield
+        except KeyboardInterrupt:
+            raise Stopped(step, self[0] if self else signal.SIGINT) from None
+        finally:
+            self.interrupts = False
+
+
 @contextmanager
-def _signals() -> Iterator[list[int]]:
-    """SIGINT and SIGTERM are kept for the end of a step. A second one ends the process at once.
+def _signals(observer: Observer | None = None) -> Iterator[_Signals]:
+    """SIGINT and SIGTERM are kept for the end of a step, which is said at once. A second one ends the process at once.
 
     One that the process was told to ignore, as Ctrl-C is with nohup, stays ignored.
     """
-    signals: list[int] = []
+    signals = _Signals()
     if threading.current_thread() is not threading.main_thread():
         yield signals
         return
@@ -400,6 +489,10 @@ def _signals() -> Iterator[list[int]]:
         signals.append(number)
         for known, handler in before.items():
             signal.signal(known, handler)
+        if signals.interrupts:
+            raise KeyboardInterrupt
+        if observer is not None:
+            observer.stopping()
 
     heard = [number for number in (signal.SIGINT, signal.SIGTERM) if signal.getsignal(number) != signal.SIG_IGN]
     before.update({number: signal.signal(number, note) for number in heard})

@@ -8,24 +8,31 @@ import torch
 from torch import Tensor, nn
 
 from pellucid.runs.config import Optim
+from pellucid.runs.tuning import Tune
 from pellucid.training.muon import Muon
+from pellucid.training.tuning import Pace, paces
+
+EVERYTHING = Tune()
+Groups = dict[tuple[float, float, float], list[nn.Parameter]]  # by peak, weight decay and beginning
 
 
-def make_optimizers(model: nn.Module, config: Optim) -> list[torch.optim.Optimizer]:
+def make_optimizers(model: nn.Module, config: Optim, tune: Tune = EVERYTHING) -> list[torch.optim.Optimizer]:
     """One optimizer, or two with Muon: the blocks' matrices, and the rest by AdamW.
 
     Rates are tensors on the parameters' device, so that a captured graph reads the rate of its step. Each group knows
-    its own highest rate as "peak".
+    its own highest rate as "peak", and at which share of the run it "begins" to move.
     """
-    by_muon: dict[tuple[float, float], list[nn.Parameter]] = defaultdict(list)  # by peak and weight decay
-    by_others: dict[tuple[float, float], list[nn.Parameter]] = defaultdict(list)
+    by_muon: Groups = defaultdict(list)
+    by_others: Groups = defaultdict(list)
+    pace = paces(model, tune)
     named = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
     for name, p in named:
-        share = config.encoder if name.startswith("encoder.") else 1.0
+        share, begins = pace.get(name, Pace())
+        share *= config.encoder if name.startswith("encoder.") else 1.0
         if config.name == "muon" and "blocks" in name.split(".") and p.ndim >= 2:
-            by_muon[share * config.muon_lr, config.muon_decay].append(p)
+            by_muon[share * config.muon_lr, config.muon_decay, begins].append(p)
         else:
-            by_others[share * config.lr, config.weight_decay if _decays(name, p) else 0.0].append(p)
+            by_others[share * config.lr, config.weight_decay if _decays(name, p) else 0.0, begins].append(p)
     if config.name == "sgd":
         sgd = torch.optim.SGD(_groups(by_others), momentum=config.momentum, nesterov=config.momentum > 0)
         return [_remembering(sgd, ("momentum_buffer",) if config.momentum else ())]
@@ -37,10 +44,10 @@ def make_optimizers(model: nn.Module, config: Optim) -> list[torch.optim.Optimiz
     return optimizers
 
 
-def _groups(params: dict[tuple[float, float], list[nn.Parameter]]) -> list[dict[str, Any]]:
+def _groups(params: Groups) -> list[dict[str, Any]]:
     return [
-        {"params": alike, "lr": _rate(peak, alike[0]), "peak": peak, "weight_decay": decay}
-        for (peak, decay), alike in params.items()
+        {"params": alike, "lr": _rate(peak, alike[0]), "peak": peak, "weight_decay": decay, "begins": begins}
+        for (peak, decay, begins), alike in params.items()
     ]
 
 
@@ -65,14 +72,15 @@ def _rate(lr: float, like: Tensor) -> float | Tensor:
     return torch.tensor(lr, device=like.device) if like.is_cuda else lr
 
 
-def set_rate(optimizers: list[torch.optim.Optimizer], share: float) -> None:
-    """Every group's rate becomes this share of its peak."""
+def set_rate(optimizers: list[torch.optim.Optimizer], share: float, done: float = 1.0) -> None:
+    """Every group's rate becomes this share of its peak; zero, if less of the run is done than when it begins."""
     for optimizer in optimizers:
         for group in optimizer.param_groups:
+            rate = group["peak"] * share if done >= group["begins"] else 0.0
             if isinstance(group["lr"], Tensor):
-                group["lr"].fill_(group["peak"] * share)
+                group["lr"].fill_(rate)
             else:
-                group["lr"] = group["peak"] * share
+                group["lr"] = rate
 
 
 def schedule(config: Optim, step: int, steps: int) -> float:

@@ -39,8 +39,9 @@ class OnPictures(ABC):
         zoom = run.augment.zoom if original else 1.0
         self.augment = replace(run.augment, zoom=1.0) if original else run.augment
         self.loader = Loader(
-            images, run.batch, run.seed, device, processes.rank, processes.world, run.accumulate, zoom=zoom
-        )
+            images, run.batch, run.seed, device, processes.rank, processes.world, run.accumulate, zoom=zoom,
+            balanced=isinstance(run, ClassifierRun) and run.balance == "sampling",
+        )  # fmt: skip
         self.batch, self.epoch_size = run.batch, len(images)
         self.normalise = Normalise(looks.mean, looks.std)
         self.half = run.precision == "bf16"
@@ -71,11 +72,16 @@ class OnPictures(ABC):
         return torch.autocast(self.device.type, torch.bfloat16) if self.half else nullcontext()
 
 
-def evaluated_on(run: ClassifierRun | CaptionerRun, splits: Any) -> Any:
-    """What a run is evaluated on: validation images if there are any, else test images, unless the run says which."""
+def evaluation_split(run: ClassifierRun | CaptionerRun, splits: Any) -> str | None:
+    """Which images a run is evaluated on: validation images if there are any, else test images, unless it says so."""
     if run.evaluate_on is None:
-        return splits.validation if splits.validation is not None else splits.test
-    images = getattr(splits, run.evaluate_on)
-    if images is None:
+        return next((split for split in ("validation", "test") if getattr(splits, split) is not None), None)
+    if getattr(splits, run.evaluate_on) is None:
         raise ValueError(f"evaluate_on is {run.evaluate_on!r}, but {run.data.name} has no such images")
-    return images
+    return run.evaluate_on
+
+
+def evaluated_on(run: ClassifierRun | CaptionerRun, splits: Any) -> Any:
+    """Those images; None if there are none."""
+    split = evaluation_split(run, splits)
+    return None if split is None else getattr(splits, split)

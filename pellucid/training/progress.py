@@ -1,5 +1,6 @@
 """Progress for people: a bar with rate and time left on a terminal, lines elsewhere."""
 
+import os
 import time
 from datetime import timedelta
 from typing import Any, Self
@@ -11,6 +12,7 @@ from pellucid.extras import require
 from pellucid.runs.folder import RunFolder
 from pellucid.training.engine import Observer
 
+STOPPING = b"\npellucid: stopping after this step; again to quit\n"
 EVERY = 10.0  # seconds between lines where there is no terminal
 
 
@@ -50,6 +52,9 @@ class RunDisplay(Observer):
             self._stepped(steps[-1])
         if self.board:
             self.board.add(lines)
+
+    def stopping(self) -> None:
+        os.write(2, STOPPING)  # a handler may stand in the middle of somebody else's print
 
     def _stepped(self, line: dict[str, Any]) -> None:
         text = f"loss {line['loss']:.4f}" + (f", accuracy {line['accuracy']:.1%}" if "accuracy" in line else "")

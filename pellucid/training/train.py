@@ -2,8 +2,10 @@
 
 import json
 import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import chain, count
 from pathlib import Path
 from typing import Any
@@ -19,14 +21,20 @@ from pellucid.models import Captioner, Transformer, ViT
 from pellucid.models.sizes import TRAINED, check_memory, outline
 from pellucid.ready import load
 from pellucid.recipes import RECIPES, recipe
-from pellucid.runs import CaptionerRun, ClassifierRun, Run, RunFolder, TranslatorRun
+from pellucid.runs import AnyRun, CaptionerRun, ClassifierRun, Run, RunFolder, TranslatorRun
 from pellucid.runs.checkpoints import fill_module
 from pellucid.runs.folder import HELD_OUT, TOKENIZER
 from pellucid.training import caption, classify, translate
 from pellucid.training.distributed import Processes, joined
-from pellucid.training.engine import Engine, Result
+from pellucid.training.engine import Engine, Observer, Observers, Result
+from pellucid.training.fitting import Told, check_tokens, fit_held_out, fit_run, settle_task
+from pellucid.training.lora import merge
+from pellucid.training.pictures import evaluation_split
 from pellucid.training.progress import RunDisplay
+from pellucid.training.start import begin, begin_with
+from pellucid.training.summary import show, summarise
 from pellucid.training.task import Task
+from pellucid.training.tuning import prepare
 
 OWN = "own"  # what a run says its data is called if it was given in Python
 
@@ -40,23 +48,35 @@ def train(
     dataset: Any = None,
     progress: bool = True,
     tensorboard: bool = False,
+    callbacks: Sequence[Observer] = (),
     **changes: Any,
 ) -> Result:
     """Train a recipe by its name, or a run; what `pellucid train` does.
 
-    source: a recipe's name, a run, or the folder of a run to go on with.
+    source: a recipe's name, a run, or the folder of a run to go on with, longer if there is a duration.
     out: folder of the run; nothing is kept unless given. resume: go on with the run that is there, if there is one.
     module: one's own, that makes logits (b classes) of normalised images (b c y x); trained instead of the recipe's.
     dataset: one's own instead of the recipe's: any dataset of (image, label) with `__getitem__`, or several by split,
         {"train": …, "validation": …, "test": …}.
-    changes: fields of the run, as duration="5 epochs" or optim={"lr": 1e-3}.
+    callbacks: are told of every step and evaluation, and may end the run; see `Observer`.
+    changes: fields of the run, as duration="5 epochs" or optim={"lr": 1e-3}. Of a recipe, batch, precision and
+        compiling are fitted to the data and the machine unless they are among them; a run is trained as it is.
 
     >>> result = train("vit_digits", duration="2 steps", model={"depth": 1}, progress=False)
     >>> result.steps, result.model.labels[:3]
     (2, ('0', '1', '2'))
     """
-    run, folder, resume = _settle(source, None if out is None else RunFolder(out), resume, changes)
-    how = {"module": module, "dataset": dataset, "progress": progress, "tensorboard": tensorboard}
+    run, folder, resume, longer = _settle(source, None if out is None else RunFolder(out), resume, changes)
+    told = None if resume or isinstance(source, Run) else set(name_fields(changes))
+    how = {
+        "told": told,
+        "longer": longer,
+        "module": module,
+        "dataset": dataset,
+        "progress": progress,
+        "tensorboard": tensorboard,
+        "callbacks": callbacks,
+    }
     device = pick_device(run.device)
     with joined(device) as processes:
         return train_run(run, folder, device, processes, resume=resume, **how)
@@ -73,11 +93,29 @@ def train_run(
     dataset: Any = None,
     progress: bool = True,
     tensorboard: bool = False,
+    told: Told = None,
+    longer: str | None = None,
+    callbacks: Sequence[Observer] = (),
 ) -> Result:
-    """Load the data, train, and keep everything in the run's folder; without one, nothing is kept."""
-    trainer = Trainer(folder, device, processes or Processes(), resume, progress, tensorboard)
+    """Load the data, train, and keep everything in the run's folder; without one, nothing is kept.
+
+    told: the fields that were asked for, where the others may be fitted to the data and the machine.
+    longer: of a run that goes on, its new duration.
+
+    >>> from dataclasses import replace
+    >>> import pellucid, torch
+    >>> run = replace(pellucid.recipe("vit_digits"), duration="2 steps")
+    >>> train_run(run, None, torch.device("cpu"), progress=False).steps
+    2
+    """
+    if folder is not None and longer is not None:
+        run = prolong(folder, longer, processes or Processes())
     if folder is not None:
         check_place(folder, resume)
+    run, source = begin(run, folder, module, told)
+    trainer = Trainer(
+        folder, device, processes or Processes(), resume, progress, tensorboard, told, source, tuple(callbacks)
+    )
     if module is None:
         check_room(run, device, trainer.processes)
     try:
@@ -135,18 +173,25 @@ class Trainer:
     resume: bool
     progress: bool
     tensorboard: bool
+    told: Told = None
+    source: ViT | None = None  # what the model begins as
+    callbacks: tuple[Observer, ...] = ()
 
     def train_classifier(self, run: ClassifierRun, dataset: Any, module: nn.Module | None) -> Result:
         if run.module is not None and module is None:
             raise ValueError(f"the run trains a module of one's own, a {run.module}; give one: train(…, module=…)")
         named = run if module is None else replace(run, module=type(module).__qualname__)
+        named = named if dataset is not None else fit_held_out(named, self.told)
         kept = self.folder.held_out() if self.folder and self.resume else None
-        resolved, splits = classify.resolve(self._name_data(named, dataset), dataset, kept)
+        check = partial(check_tokens, named, self.told) if module is None else None
+        resolved, splits = classify.resolve(self._name_data(named, dataset), dataset, kept, check)
         self._check_same(run, resolved)
-        task = classify.Classification(resolved, splits, self.device, self.processes, module)
+        resolved, task = self._settle(
+            resolved, splits, lambda run: classify.Classification(run, splits, self.device, self.processes, module)
+        )
         files = {HELD_OUT: json.dumps(splits.held_out) + "\n"} if splits.held_out else {}
         first = self._fit(task, resolved, self.folder, begins=not self.resume, files=files)
-        return self._make_ready(first, task, module)
+        return self._make_ready(first, task, splits, module)
 
     def train_captioner(self, run: CaptionerRun, dataset: Any) -> Result:
         """Both stages. The second is a run in the first one's folder, and goes on from its best weights."""
@@ -154,11 +199,13 @@ class Trainer:
         tokenizer = CaptionTokenizer.load(folder.tokenizer_file) if folder and self.resume else None
         resolved, splits, tokenizer = caption.resolve(self._name_data(run, dataset), tokenizer, dataset)
         self._check_same(run, resolved)
-        task = caption.Captioning(resolved, splits, tokenizer, self.device, self.processes)
+        resolved, task = self._settle(
+            resolved, splits, lambda run: caption.Captioning(run, splits, tokenizer, self.device, self.processes)
+        )
         files = {TOKENIZER: tokenizer.to_json() + "\n"}
         first = self._fit(task, resolved, folder, begins=not self.resume, files=files)
         if resolved.second_stage is None:
-            return self._make_ready(first, task)
+            return self._make_ready(first, task, splits)
         second = caption.SelfCritical(resolved.second_stage, splits, tokenizer, self.device, self.processes)
         inner = None if folder is None else folder.second_stage
         if folder is None or inner is None:
@@ -167,25 +214,49 @@ class Trainer:
             checkpoint = folder.checkpoints.weights()
             assert checkpoint is not None, "the first stage has just ended"
             fill_module(second.model, checkpoint)
+        prepare(second.model, resolved.second_stage)
         begins = inner is not None and not inner.config_file.exists()
         self.processes.wait()
         last = self._fit(second, resolved.second_stage, inner, begins=begins, files=files)
         both = {name: getattr(first, name) + getattr(last, name) for name in ("steps", "images", "seconds", "warm_up")}
-        return self._make_ready(replace(last, **both), second)
+        return self._make_ready(replace(last, **both), second, splits)
 
     def train_translator(self, run: TranslatorRun) -> Result:
         tokenizer = SubwordTokenizer.load(self.folder.tokenizer_file) if self.folder and self.resume else None
         resolved, sentences, tokenizer = translate.resolve(run, tokenizer)
         self._check_same(run, resolved)
-        task = translate.Translating(resolved, sentences, tokenizer, self.device, self.processes)
+        resolved, task = self._settle(
+            resolved,
+            sentences,
+            lambda run: translate.Translating(run, sentences, tokenizer, self.device, self.processes),
+        )
         files = {TOKENIZER: tokenizer.to_json() + "\n"}
-        return self._make_ready(self._fit(task, resolved, self.folder, begins=not self.resume, files=files), task)
+        fitted = self._fit(task, resolved, self.folder, begins=not self.resume, files=files)
+        return self._make_ready(fitted, task)
+
+    def _settle(self, run: Any, splits: Any, make: Callable[[Any], Any]) -> tuple[Any, Any]:
+        """The run fitted to data and machine, and its task as it begins; what it will do is said."""
+
+        def begun(run: Any) -> Any:
+            task = make(run)
+            if self.source is not None:
+                begin_with(task.model, self.source)
+            prepare(task.model, run)
+            return task
+
+        if self.told is None and not self.progress:
+            return run, begun(run)
+        fitted = fit_run(run, self.told, len(splits.train), self.device, self.processes.world)
+        settled, task, outlook = settle_task(fitted, self.told, self.device, self.processes, begun)
+        if self.progress and self.processes.first:
+            show(summarise(settled, run, task, splits, outlook, self.device, self.processes))
+        return settled, task
 
     def _fit(
         self, task: Task, run: Run, folder: RunFolder | None, *, begins: bool, files: dict[str, str] | None = None
     ) -> Result:
         with ExitStack() as meanwhile:
-            display = None
+            observers = list(self.callbacks)
             if self.processes.first:
                 if folder and begins:  # now that nothing is wrong with what was asked for
                     folder.create(run, files)
@@ -193,16 +264,22 @@ class Trainer:
                     meanwhile.enter_context(folder.alone())
                 if self.progress:
                     board = folder if self.tensorboard else None
-                    display = meanwhile.enter_context(RunDisplay(run.recipe, tensorboard=board))
+                    observers.append(meanwhile.enter_context(RunDisplay(run.recipe, tensorboard=board)))
             self.processes.wait()
-            engine = Engine(task, run, self.device, folder=folder, processes=self.processes, observer=display)
+            engine = Engine(
+                task, run, self.device, folder=folder, processes=self.processes, observer=Observers(*observers)
+            )
             result = engine.fit()
             if folder is None:
                 engine.keep_average()
+                merge(task.model)
             return result
 
-    def _make_ready(self, result: Result, task: Any, module: nn.Module | None = None) -> Result:
+    def _make_ready(self, result: Result, task: Any, splits: Any = None, module: nn.Module | None = None) -> Result:
         """The result with its model: what `load` finds in the folder or, if nothing is kept, what was trained."""
+        split = None if splits is None else evaluation_split(task.run, splits)
+        if split is not None:
+            result = replace(result, evaluated=f"{len(getattr(splits, split)):,} {split} images")
         if self.folder is None:
             return replace(result, model=task.ready(task.run.recipe) if self.processes.world == 1 else None)
         self.processes.wait()
@@ -223,27 +300,52 @@ class Trainer:
             raise ValueError(f"{name} is not what the run began with: its images or classes have changed")
 
 
+def name_fields(changes: Mapping[str, Any]) -> Iterator[str]:
+    """The fields that changes are of, by their paths.
+
+    >>> list(name_fields({"batch": 8, "data": {"size": (8, 8)}, "optim.lr": 0.1}))
+    ['batch', 'data.size', 'optim.lr']
+    """
+    for name, value in changes.items():
+        inner = name_fields(value) if isinstance(value, Mapping) else [""]
+        yield from (f"{name}.{each}".rstrip(".") for each in inner)
+
+
 def free_path(path: Path) -> Path:
     """The path, or the first of path-2, path-3, … that isn't there."""
     numbered = (path.with_name(f"{path.name}-{number}") for number in count(2))
     return next(each for each in chain([path], numbered) if not each.exists())
 
 
+def prolong(folder: RunFolder, duration: str, processes: Processes) -> AnyRun:
+    """The run in a folder with a longer duration, for good. Its schedule is from now on that of the longer run."""
+    problem = ""
+    if processes.first:
+        try:
+            with folder.alone():
+                folder.prolong(duration)
+        except ValueError as error:
+            problem = str(error)
+    if problem := processes.share(problem):
+        raise ValueError(problem)
+    return folder.run()
+
+
 def _settle(
     source: str | Path | Run, folder: RunFolder | None, resume: bool, changes: dict[str, Any]
-) -> tuple[Run, RunFolder | None, bool]:
-    """Which run, in which folder, and whether it goes on there."""
+) -> tuple[Run, RunFolder | None, bool, str | None]:
+    """Which run, in which folder, whether it goes on there, and its new duration if it is to be longer."""
     if not isinstance(source, Run) and str(source) not in RECIPES and RunFolder(source).config_file.is_file():
-        if folder is not None or changes:
-            raise ValueError(f"{source} is a run, which goes on as it is; leave out the other options")
-        return RunFolder(source).run(), RunFolder(source), True
+        if folder is not None or changes.keys() - {"duration"}:
+            raise ValueError(f"{source} is a run, which goes on as it is; leave out the other options but duration")
+        return RunFolder(source).run(), RunFolder(source), True, changes.get("duration")
     run = override(source if isinstance(source, Run) else recipe(str(source)), changes)
     if not resume or folder is None or not folder.config_file.is_file():
-        return run, folder, False
+        return run, folder, False, None
     kept = folder.run()
     if kept.recipe != run.recipe or override(kept, changes) != kept:
         raise ValueError(f"{folder.path} was begun otherwise; go on with it as it is, or choose another folder")
-    return kept, folder, True
+    return kept, folder, True, None
 
 
 def _is_memory(error: BaseException) -> bool:

@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 from jaxtyping import Float, UInt8
-from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
 from matplotlib.colorbar import Colorbar
@@ -18,8 +17,11 @@ from torch import Tensor
 COLOUR_MAP = "cividis"
 CHANCE = "#d1495b"
 QUIET = "#555555"  # of what is said beside the point
-COVER = 0.7  # how much of the weight's colour lies over the picture, which is grey below it
-CONTRAST = 0.55  # of that grey: its own light and dark must not be taken for weight
+# Over a picture weight is a glow: the picture recedes to a dark grey of little contrast, so that its own light and dark
+# aren't taken for weight, and the more a patch is attended to the more it is covered by the brightest colour.
+GLOW = np.array([254, 232, 56]) / 255
+COVER = 0.9  # of the glow, where the weight is the largest
+CONTRAST, BRIGHTNESS = 0.6, 0.6  # of the grey below it
 
 
 @dataclass(frozen=True)
@@ -78,13 +80,12 @@ def pixels(picture: UInt8[Tensor, "c y x"]) -> np.ndarray:
 
 
 def overlay(picture: np.ndarray, shares: np.ndarray) -> np.ndarray:
-    """The picture (y, x, 3) in grey under the colours of the shares (rows, columns), each over its patch."""
+    """The picture (y, x, 3) in dark grey under the glow of the shares (rows, columns), each over its patch."""
     height, width = picture.shape[:2]
     rows, columns = shares.shape
     down, across = (np.arange(height) * rows) // height, (np.arange(width) * columns) // width
-    colour = colormaps[COLOUR_MAP](shares)[..., :3][down][:, across]
-    grey = 0.5 + CONTRAST * (picture.mean(-1, keepdims=True) / 255 - 0.5)
-    return COVER * colour + (1 - COVER) * grey
+    cover = COVER * shares[down][:, across][..., None]
+    return cover * GLOW + (1 - cover) * BRIGHTNESS * (0.5 + CONTRAST * (picture.mean(-1, keepdims=True) / 255 - 0.5))
 
 
 def colour_bar(figure: Figure, axes: Axes | list[Axes], scale: Scale, label: str, **size: Any) -> Colorbar:
@@ -116,7 +117,8 @@ def label_ends(bar: Colorbar) -> None:
 
 
 def _bar_colours(scale: Scale) -> ScalarMappable:
-    colours = COVER * colormaps[COLOUR_MAP](np.linspace(0, 1, 256))[:, :3] + (1 - COVER) * 0.5
+    cover = COVER * np.linspace(0, 1, 256)[:, None]
+    colours = cover * GLOW + (1 - cover) * BRIGHTNESS * 0.5
     return ScalarMappable(Normalize(scale.low, scale.high), ListedColormap(colours))
 
 

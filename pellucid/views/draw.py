@@ -32,6 +32,7 @@ from pellucid.views.reading import (
     onto_image,
     patches,
     picture_of,
+    said,
     token_index,
 )
 from pellucid.views.reports import Measure, head_report_figure
@@ -64,15 +65,16 @@ def draw_heads(
     """
     image = image_of(trace)
     layers = onto_image(trace)
-    if query is None and trace.kind == "classifier" and "class" in image.labels:
+    speaks = said(trace) is not None
+    if query is None and not speaks and "class" in image.labels:
         query = "class"
-    labels = image.labels if trace.kind == "classifier" else tuple(word for word, _ in trace.words)
+    labels = tuple(word for word, _ in trace.words) if speaks else image.labels
     token = None if query is None else token_index(labels, query)
     cells = [list(patches(image, look_of(layer, token, len(labels)))) for layer in layers]
-    kind = "token" if trace.kind == "classifier" else "word"
+    kind = "word" if speaks else "token"
     who = f"all {len(labels)} {kind}s look, on average" if token is None else f"the {kind} “{labels[token]}” looks"
     at = None
-    if trace.kind == "classifier" and token is not None and 0 <= token - image.first < math.prod(grid_of(image)):
+    if not speaks and token is not None and 0 <= token - image.first < math.prod(grid_of(image)):
         at = divmod(token - image.first, grid_of(image)[1])
     return grid_figure(
         picture_of(trace, image),
@@ -119,7 +121,7 @@ def draw_words(
     image = image_of(trace)
     scale, label = None, WEIGHT
     if method is not None:
-        values = torch.stack([each.values for each in _of_method(trace, method)])
+        values = torch.stack([each.values for each in _of_method(trace, method, image.name)])
         what, label = f"what counts for each word by the method {method}", IMPORTANCE
         scale = _own(values, grid_of(image)) if top is None else Scale(0.0, top, cut=float(values.max()) > top)
     else:
@@ -240,8 +242,8 @@ def _check_words(trace: Trace) -> None:
         raise ValueError("the trace holds no words; words are drawn for captioners (draw_heads is for classifiers)")
 
 
-def _of_method(trace: Trace, method: str) -> list[Map]:
-    maps = [each for each in trace.maps if each.method == method]
+def _of_method(trace: Trace, method: str, stream: str) -> list[Map]:
+    maps = [each for each in trace.maps if each.method == method and each.stream == stream]
     if not maps:
         methods = ", ".join(dict.fromkeys(each.method for each in trace.maps)) or "none"
         raise ValueError(f"the trace has no map of the method {method!r}; it has: {methods}")

@@ -19,6 +19,7 @@ _IMPORT = re.compile(r'^import (\{[^}]*\}) from "(\.[./\w]*)/(\w+)\.js";$', re.M
 _EXPORT = re.compile(r"^export (?=(?:(?:async )?function\*?|const) (\w+))", re.MULTILINE)
 
 _STYLE = """body { margin: 0; }
+.unseen { position: absolute; width: 1px; height: 1px; margin: 0; overflow: hidden; clip-path: inset(50%); }
 main > .pellucid { min-height: 100vh; }
 .pellucid.introduction { padding: 1em max(1em, (100vw - 60em) / 2); }
 .pellucid.introduction h1 { font-size: 1.6em; margin: 0.5em 0 0; }
@@ -89,9 +90,9 @@ def self_contained(title: str, style: str, code: str, body: str) -> str:
 
 
 def _introduction(title: str, sections: Sequence[Section]) -> str:
-    """What stands above the viewer, in its colours; nothing if there is nothing to tell."""
+    """What stands above the viewer, in its colours; without sections the title alone, for ears."""
     if not sections:
-        return ""
+        return f'<header class="unseen"><h1>{html.escape(title)}</h1></header>'
     parts = [f"<h1>{html.escape(title)}</h1>"]
     for section in sections:
         parts.append(f"<h2>{html.escape(section.heading)}</h2>")

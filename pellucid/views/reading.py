@@ -38,11 +38,16 @@ def patches(image: Stream, values: Float[Tensor, "*some n"]) -> Float[Tensor, "*
     return values[..., image.first : image.first + rows * columns].unflatten(-1, (rows, columns))
 
 
+def said(trace: Trace) -> Stream | None:
+    """The words that were generated, if any are."""
+    return next((each for each in trace.streams if each.prompt is not None or each.name == "words"), None)
+
+
 def onto_image(trace: Trace) -> list[Layer]:
     """Of a classifier the self-attention, of a captioner the cross-attention."""
-    image = image_of(trace).name
-    asking = image if trace.kind == "classifier" else "words"
-    layers = [each for each in trace.layers if (each.queries, each.keys) == (asking, image)]
+    image, saying = image_of(trace).name, said(trace)
+    across = [each for each in trace.layers if saying and (each.queries, each.keys) == (saying.name, image)]
+    layers = across or [each for each in trace.layers if (each.queries, each.keys) == (image, image)]
     if not layers:
         raise ValueError(f"the trace of {trace.model or 'this model'} has no attention onto the image")
     return layers

@@ -111,6 +111,20 @@ def curves_figure(panels: Sequence[tuple[str, Sequence[History]]]) -> Figure:
     return figure
 
 
+def rates_figure(rates: Sequence[float], losses: Sequence[float], chosen: float) -> Figure:
+    """The smoothed loss against the rate that rose, and the rate to train with."""
+    figure = Figure(figsize=(6.0, 3.6), layout="constrained")
+    axes = figure.subplots()
+    axes.plot(rates, losses, color=LINES[0])
+    axes.axvline(chosen, color=LINES[1], linestyle="--")
+    axes.text(chosen, 0.97, f" {chosen:.2g}", color=LINES[1], transform=axes.get_xaxis_transform(), va="top")
+    axes.set_xscale("log")
+    axes.set_xlabel("learning rate")
+    axes.set_ylabel("cross-entropy, smoothed")
+    axes.set_ylim(0, None)
+    return figure
+
+
 def confusion_figure(confusion: Int[Tensor, "classes classes"], names: Sequence[str]) -> Figure:
     """How many images of each class (row) were called what (column); the colour is their share of the row, 0–100 %.
 

@@ -52,5 +52,11 @@ class Viewer(anywidget.AnyWidget):
 
 
 def show(traces: Trace | Sequence[Trace]) -> Viewer:
-    """The viewer of a trace, or of several, as the value of a notebook's cell."""
+    """The viewer of a trace, or of several, as the value of a notebook's cell.
+
+    >>> import torch, pellucid
+    >>> trace = pellucid.load("vit-cifar10").trace(torch.zeros(3, 32, 32))
+    >>> len(show(trace).traces)
+    1
+    """
     return Viewer(traces)

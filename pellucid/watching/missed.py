@@ -9,7 +9,11 @@ from torch import nn
 
 @dataclass(frozen=True)
 class Missed:
-    """One attention that was not recorded."""
+    """One attention that was not recorded.
+
+    >>> print(Missed("layers.0.linear_attention", (1, 8, 64, 64), "no product of queries and keys").reason)
+    no product of queries and keys
+    """
 
     module: str
     shape: tuple[int, ...]
@@ -18,11 +22,19 @@ class Missed:
 
 
 class MissedAttention(UserWarning):
-    """An attention ran inside the block that could not be recorded."""
+    """An attention ran inside the block that could not be recorded.
+
+    >>> issubclass(MissedAttention, UserWarning)
+    True
+    """
 
 
 class ChangedOutput(UserWarning):
-    """Something ran otherwise because it was watched, so that the output may differ in its last bits."""
+    """Something ran otherwise because it was watched, so that the output may differ in its last bits.
+
+    >>> issubclass(ChangedOutput, UserWarning)
+    True
+    """
 
 
 def say_missed(model: nn.Module, missed: Sequence[Missed], recorded: int) -> str:

@@ -43,6 +43,17 @@ class Record:
     """One attention as it ran: output = softmax(β·qkᵀ + mask)·v, heads split, positions already in q and k.
 
     The tensors are the model's own unless they were copied. If one has been written to since, it says so when asked.
+
+    >>> import torch
+    >>> from torch import nn
+    >>> from pellucid.watching import watch
+    >>> model = nn.MultiheadAttention(16, 4, batch_first=True).eval()
+    >>> x = torch.randn(1, 5, 16)
+    >>> with torch.no_grad(), watch(model) as seen:
+    ...     _ = model(x, x, x)
+    >>> record = seen[""]
+    >>> record.weights().shape, record.row(2).shape, record.check() < 1e-5
+    (torch.Size([1, 4, 5, 5]), torch.Size([1, 4, 5]), True)
     """
 
     name: str

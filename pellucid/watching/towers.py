@@ -8,7 +8,11 @@ from pellucid.watching.record import Record
 
 @dataclass(frozen=True)
 class Tower:
-    """Self-attentions over the same tokens, from the first to the last: what a chain can walk through."""
+    """Self-attentions over the same tokens, from the first to the last: what a chain can walk through.
+
+    >>> Tower("encoder", "self", ("encoder.0", "encoder.1")).records[0]
+    'encoder.0'
+    """
 
     name: str
     """What the names of its modules begin with."""
@@ -21,7 +25,11 @@ class Tower:
 
 @dataclass(frozen=True)
 class Edge:
-    """One attention reads what another wrote, by its queries, its keys or both."""
+    """One attention reads what another wrote, by its queries, its keys or both.
+
+    >>> Edge("encoder.1", "decoder.0.cross", "keys").source
+    'encoder.1'
+    """
 
     source: str
     target: str

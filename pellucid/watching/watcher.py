@@ -10,6 +10,7 @@ the model itself is never touched. The kernel is the one that would have run any
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -37,12 +38,22 @@ class Seen(Mapping[str, Record]):
     """The attentions of a watched model by their dotted module names, in the order in which they ran.
 
     A module that attends more than once gets `name`, `name#2`, `name#3`, …
+
+    >>> import torch
+    >>> from torch import nn
+    >>> layer = nn.TransformerEncoderLayer(16, 4, batch_first=True)
+    >>> model = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+    >>> with torch.no_grad(), watch(model.eval()) as seen:
+    ...     _ = model(torch.randn(1, 5, 16))
+    >>> list(seen), seen.check() < 1e-5
+    (['layers.0.self_attn', 'layers.1.self_attn'], True)
     """
 
     def __init__(self, model: nn.Module):
         self._model = model
         self._records: dict[str, Record] = {}
         self._tokens: dict[str, TokenShapes] = {}
+        self._sources: list[str] = []
         self.missed: list[Missed] = []
         """Attentions that could not be recorded, each with its module, shape and reason, when the block is left."""
 
@@ -83,6 +94,16 @@ class Seen(Mapping[str, Record]):
     def graph(self) -> tuple[Edge, ...]:
         """Which attention reads what which other one wrote, found by following the data."""
         return list_edges(self)
+
+    def inputs(self, name: str, part: Literal["queries", "keys"] = "queries") -> tuple[str, ...]:
+        """What the model was given that the queries of this attention were made from, or its keys.
+
+        Arguments by their names or places; none where the data could not be followed.
+        """
+        reading = self[name].reading
+        bits = 0 if reading is None else getattr(reading, part)
+        own = {each.partition("#")[0] for each in self}
+        return tuple(source for i, source in enumerate(self._sources) if bits >> i & 1 and source not in own)
 
     def stitch(self, beams: Tensor | None = None) -> dict[str, Record]:
         """The steps of a generation as one record for each module, over the whole sentence, the prompt first.
@@ -140,6 +161,7 @@ def watch(
     seen = Seen(model)
     steering = Steering(change, aliases)
     recorder = Recorder(seen, names, gradients, copy, steering, exact_output)
+    seen._sources = recorder.sources
     ours = _all_ours(kinds)
     with ExitStack() as stack:
         stack.enter_context(observed_by(recorder.ours))

@@ -12,6 +12,7 @@ export function make(name, properties = {}, ...children) {
   return element;
 }
 
+/** @returns {any} the element of that id */
 export const at = (id) => document.getElementById(id);
 
 /** 0.9126 as 91.3 %; what would read as nothing or as all says so. */

@@ -16,7 +16,7 @@ export async function enter() {
     at("experiments").replaceChildren(make("div", { className: "pellucid" }, room));
     furnished = true;
   }
-  const asked = document.getElementById(`experiment-${value("experiment")}`);
+  const asked = at(`experiment-${value("experiment")}`);
   if (asked) asked.open = true;
 }
 

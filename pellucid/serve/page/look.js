@@ -1,5 +1,6 @@
-// The room Look: a picture, what a model says of it, and where it looked.
+// The room Look: a picture or a text, what a model says of it, and where it looked.
 
+import { parse } from "/viewer/bundle.js";
 import { mount } from "/viewer/viewer.js";
 import { address, ask, json } from "./api.js";
 import { at, make, percent, trouble } from "./dom.js";
@@ -14,6 +15,7 @@ let limits = null;
 let running = null; // what can be aborted
 let viewer = null;
 let prepare = null; // from the viewer's part of the address to what it shall be for the next trace
+const reads = (model, what) => (model.reads ?? ["picture"]).includes(what);
 const shown = { picture: null, blob: null, url: null, trace: null };
 
 export async function enter() {
@@ -37,6 +39,12 @@ async function furnish() {
     prepare = () => "";
     show();
   });
+  at("words").addEventListener("submit", (event) => {
+    event.preventDefault();
+    change({ text: at("text").value, target: null }, { push: true });
+    prepare = () => "";
+    show();
+  });
   at("samples").append(...sampleButtons(samples, (name) => choose(`sample:${name}`)));
   at("file").addEventListener("change", () => {
     if (at("file").files.length) take(at("file").files[0]);
@@ -47,7 +55,7 @@ async function furnish() {
     if (file && !at("look").hidden) take(file);
   });
   for (const name of ["dragenter", "dragover", "dragleave", "drop"]) {
-    addEventListener(name, (event) => {
+    addEventListener(name, (/** @type {any} */ event) => {
       if (at("look").hidden) return;
       event.preventDefault();
       at("drop").classList.toggle("over", name === "dragenter" || name === "dragover");
@@ -87,26 +95,43 @@ async function show() {
   at("model").value = model.name;
   const picture = value("picture") ?? `sample:${first(model)}`;
   for (const button of at("samples").children) {
-    button.setAttribute("aria-pressed", `sample:${button.dataset.name}` === picture);
+    button.setAttribute("aria-pressed", String(`sample:${button.dataset.name}` === picture));
   }
-  const [height, width] = model.image;
-  at("about-model").textContent =
-    `A ${model.kind} of ${(model.parameters / 1e6).toFixed(1)} million parameters. It looks at ${height} × ${width} pixels.`;
+  at("words").hidden = !reads(model, "text");
+  at("pictures").hidden = !reads(model, "picture");
+  if (value("text") !== null) at("text").value = value("text");
+  at("about-model").textContent = `A ${model.kind} of ${(model.parameters / 1e6).toFixed(1)} million parameters. ${sees(model)}`;
   at("answer-title").textContent = model.kind === "captioner" ? "What it says" : "What it sees";
   at("answer").replaceChildren(make("p", { className: "waiting" }, "Looking …"));
+  forgetTrace();
   try {
-    const blob = await pictureOf(picture, signal);
+    const text = reads(model, "text") ? at("text").value : null;
+    const blob = reads(model, "picture") ? await pictureOf(picture, signal) : null;
     if (signal.aborted) return;
-    display(picture, blob);
-    await Promise.all([answer(model, blob, signal), attend(model, blob, signal)]);
+    if (blob) display(picture, blob);
+    if (text === null) await Promise.all([answer(model, blob, signal), attend(model, blob, null, signal)]);
+    else await answerInside(await attend(model, blob, text, signal));
   } catch (error) {
     if (signal.aborted) return;
     at("answer").replaceChildren();
-    viewer?.destroy();
-    viewer = null;
     at("attention").hidden = true;
     trouble(error);
   }
+}
+
+/** The trace of something else must not be seen under the answer that comes: its room stays, empty, until its own does. */
+function forgetTrace() {
+  const room = at("viewer");
+  room.style.minHeight = `${Math.min(room.offsetHeight, innerHeight)}px`;
+  viewer?.destroy();
+  viewer = null;
+  at("download").hidden = true;
+  room.replaceChildren(make("p", { className: "waiting", role: "status" }, "Computing where it looks …"));
+}
+
+function sees(model) {
+  if (!model.image) return "It reads text.";
+  return `It looks at ${model.image[0]} × ${model.image[1]} pixels${reads(model, "text") ? " and reads text" : ""}.`;
 }
 
 /** What to begin with: each model with a picture of the kind that it knows. */
@@ -144,6 +169,15 @@ function display(picture, blob) {
   };
   image.src = shown.url;
   at("hint").textContent = "Drop another one here, paste it, or";
+}
+
+/** The answer of a model that reads text is in its trace. */
+function answerInside(bytes) {
+  if (!bytes) return;
+  const { answers, words } = parse(bytes);
+  const said = words.map(([word]) => word).join(" ").replace(/\s+/g, " ");
+  const sentence = words.length ? said : answers.map(([label, share]) => `${label.trim()} ${percent(share)}`).join(", ");
+  at("answer").replaceChildren(make("p", { className: "sentence" }, sentence || "It answers nothing; below is where it looks."));
 }
 
 async function answer(model, blob, signal) {
@@ -199,18 +233,22 @@ function explaining(hash) {
   return entries.toString();
 }
 
-async function attend(model, blob, signal) {
-  const target = model.labels.includes(value("target")) ? value("target") : null;
-  const how = { method: "POST", body: blob, signal };
-  const response = await ask(address("/api/trace", { model: model.name, target }), how);
-  const trace = await response.arrayBuffer();
-  if (signal.aborted) return;
-  viewer?.destroy(); // only now, so that nothing flickers; and with it, what it would still write into the address
+/** Show the trace of a picture, a text or both while it comes; all its bytes, or null if nobody waits for them. */
+async function attend(model, blob, text, signal) {
+  const target = (model.labels ?? []).includes(value("target")) ? value("target") : null;
+  const body = blob ?? new Blob([text], { type: "text/plain; charset=utf-8" });
+  const beside = blob ? text : null;
+  const response = await ask(address("/api/trace", { model: model.name, target, text: beside }), { method: "POST", body, signal });
+  if (signal.aborted) return null;
   if (prepare) changeView(prepare(location.hash));
   prepare = null;
   at("attention").hidden = false;
-  viewer = mount(at("viewer"), trace, { stateInAddress: true });
+  viewer = mount(at("viewer"), response, { stateInAddress: true });
+  at("viewer").style.minHeight = "";
+  const trace = await viewer.whole;
+  if (signal.aborted || !trace) return null;
   if (shown.trace) URL.revokeObjectURL(shown.trace);
   shown.trace = URL.createObjectURL(new Blob([trace], { type: "application/octet-stream" }));
-  Object.assign(at("download"), { href: shown.trace, download: `${model.name}.pellucid` });
+  Object.assign(at("download"), { href: shown.trace, download: `${model.name}.pellucid`, hidden: false });
+  return trace;
 }

@@ -7,6 +7,8 @@ import * as look from "./look.js";
 import * as runs from "./runs.js";
 
 const ROOMS = { look, runs, lab };
+/** @type {NodeListOf<HTMLAnchorElement>} */
+const links = document.querySelectorAll("nav a");
 let open = null;
 
 async function enter() {
@@ -14,7 +16,7 @@ async function enter() {
   if (open && open !== name) ROOMS[open].leave();
   open = name;
   for (const room of Object.keys(ROOMS)) at(room).hidden = room !== name;
-  for (const link of document.querySelectorAll("nav a")) {
+  for (const link of links) {
     if (link.dataset.room === name) link.setAttribute("aria-current", "page");
     else link.removeAttribute("aria-current");
   }
@@ -27,7 +29,7 @@ async function enter() {
   }
 }
 
-for (const link of document.querySelectorAll("nav a")) {
+for (const link of links) {
   link.addEventListener("click", (event) => {
     if (event.metaKey || event.ctrlKey || event.shiftKey || event.button) return;
     event.preventDefault();

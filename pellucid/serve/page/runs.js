@@ -10,6 +10,7 @@ const EVERY = 2000; // milliseconds between looks at a run that goes on
 const SLOWLY = 6000; // and at the list
 const SHARES = ["accuracy", "top1", "exact"]; // figures that are told in percent
 
+/** @type {any} */
 let shown = null; // the run on the page: {name, data, charts, …}
 let timer = null;
 let visit = 0;

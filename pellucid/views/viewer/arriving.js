@@ -10,7 +10,7 @@ const MOST = 2 ** 31; // bytes of a trace that a page can hold
 
 /**
  * Read a response; each time another layer has come, and at the end, `told` gets the trace.
- * @param {Response} response @param {(trace: Trace) => void} told @returns {Promise<Uint8Array>} all its bytes
+ * @param {Response} response @param {(trace: Trace) => void} told @returns {Promise<Uint8Array<ArrayBuffer>>} all its bytes
  */
 export async function readArriving(response, told) {
   if (!response.body) throw new Error("The trace didn't come.");

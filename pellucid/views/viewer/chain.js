@@ -99,7 +99,8 @@ function flow(told, layer, look) {
   const { heads, keyHeads, nQueries, nKeys, width, softcap, bias, sinks } = layer;
   const map = `[${heads}, ${nQueries}, ${nKeys}]`;
   const open = told.open ? precise(told.exp) : "0: masked";
-  return [
+  /** @type {any[]} */
+  const all = [
     ["q of the query", `[${heads}, ${nQueries}, ${width}]`, `length ${precise(told.q)}`],
     ["k of the key", `[${keyHeads ?? heads}, ${nKeys}, ${width}]`, `length ${precise(told.k)}`],
     ["q·k = Σ q ∘ k", map, precise(told.dot)],
@@ -111,5 +112,6 @@ function flow(told, layer, look) {
     ["weight = exp / Σ", map, precise(told.weight)],
     layer.values && ["length of the value v", `[${heads}, ${nKeys}]`, precise(told.value)],
     layer.values && ["weight × length: what it moves", map, precise(told.weight * told.value)],
-  ].filter(Boolean);
+  ];
+  return all.filter(Boolean);
 }

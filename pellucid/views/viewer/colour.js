@@ -24,8 +24,31 @@ const TABLE = new Uint8ClampedArray(3 * STEPS).map((_, i) => {
   return from + (place - low) * (to - from);
 });
 
-/** Of the picture below the colours: its own light and dark must not be taken for weight. */
-export const CONTRAST = 0.6;
+/**
+ * Over a picture weight is a glow: the picture recedes to a dark grey of little contrast, so that its own light and dark
+ * aren't taken for weight, and the more a patch is attended to the more it is covered by the brightest colour.
+ */
+export const UNDER = { contrast: 0.6, brightness: 0.6 };
+const GLOW = [254, 232, 56];
+const MOST_COVER = 0.9;
+
+/** Values as pixels of the glow, to be laid over the grey. */
+export function paintGlow(pixels, values, from, count, scale, cover) {
+  for (let i = 0; i < count; i++) {
+    pixels.set([...GLOW, 255 * glowOf(scale.share(values[from + i]), cover)], 4 * i);
+  }
+}
+
+const glowOf = (share, cover) => MOST_COVER * cover * Math.min(Math.max(share, 0), 1);
+
+/** The glow over middle grey, for a scale. @param {number} share */
+export function glowCss(share, cover = 1) {
+  const [grey, glow] = [127.5 * UNDER.brightness, glowOf(share, cover)];
+  return `rgb(${GLOW.map((x) => Math.round(glow * x + (1 - glow) * grey)).join(", ")})`;
+}
+
+/** Black or white, whichever is read better on the glow. */
+export const glowInk = (share, cover) => (glowOf(share, cover) > 0.35 ? "#000" : "#fff");
 
 const stepOf = (share) => 3 * Math.round(Math.min(Math.max(share, 0), 1) * (STEPS - 1));
 
@@ -59,9 +82,9 @@ export function ink(share) {
 /**
  * The scale of a map over n tokens. Absolute ones don't depend on the map, so that colours can be compared.
  * @param {ScaleKind} kind @param {number} n @param {ArrayLike<number>} values @param {boolean} distribution
- * @returns {Scale}
+ * @param {boolean} onPicture @returns {Scale}
  */
-export function makeScale(kind, n, values, distribution) {
+export function makeScale(kind, n, values, distribution, onPicture = false) {
   const mark = distribution ? 1 / n : null;
   if (kind === "rescaled" || !distribution) {
     const high = Array.prototype.reduce.call(values, (a, b) => Math.max(a, b), 0);
@@ -77,11 +100,20 @@ export function makeScale(kind, n, values, distribution) {
     const says = "absolute and linear, 0 to 1, the same for every map";
     return { share: (value) => value, ticks: [0, 0.25, 0.5, 0.75, 1], mark, n, rescaled: false, says };
   }
+  if (onPicture) return steps(n);
   // Even below 1/n, logarithmic above it: weights near 1/n can be told apart, and 0 to 1 is all there.
   const whole = Math.asinh(4 * n);
   const says = `absolute, 0 to 1, the same for every map over ${n} keys; logarithmic above 1/${n}`;
   const ticks = [0, 0.001, 0.01, 0.03, 0.1, 0.3, 1];
   return { share: (value) => Math.asinh(4 * n * value) / whole, ticks, mark, n, rescaled: false, says };
+}
+
+/** Steps that double, around 1/n, where the weights of many patches lie. @param {number} n @returns {Scale} */
+function steps(n) {
+  const ticks = [0.5, 1, 2, 4, 8, 16].map((times) => times / n);
+  const says = `absolute, the same for every map over ${n} keys: each step doubles, from 1/${2 * n} or less to 16/${n} or more`;
+  const share = (value) => Math.min(Math.max((Math.log2(Math.max(value * n, 1e-9)) + 1) / 5, 0), 1);
+  return { share, ticks, mark: 1 / n, n, rescaled: false, says };
 }
 
 /** A weight in a few letters, for a cell. */

@@ -36,12 +36,8 @@ export function makeControls(actions) {
   const beta = slider(100, 1, (place) => actions.change({ beta: betaAt(place) }));
   const betaNumber = h("span", { class: "pl-number" });
   const marks = h("div", { class: "pl-marks" });
-  for (const [times, text] of [
-    [0, "0"],
-    [1, "1×"],
-    [Infinity, "hard"],
-  ]) {
-    const click = () => actions.change({ beta: times });
+  for (const [times, text] of Object.entries({ 0: "0", 1: "1×", Infinity: "hard" })) {
+    const click = () => actions.change({ beta: Number(times) });
     marks.append(h("button", { type: "button", "data-beta": times, click }, text));
   }
   const element = h(
@@ -95,9 +91,9 @@ export function makeControls(actions) {
     const { trace, state, look } = seen;
     shown = seen;
     fillLayers(layer, trace);
-    const one = typeof state.head === "number";
-    say(off, one ? `${look.off.has(state.head) ? "Switch on" : "Switch off"} head ${state.head}` : "All heads on");
-    off.hidden = Boolean(look.map) || (!one && !state.off.length);
+    if (typeof state.head === "number") say(off, `Switch head ${state.head} ${look.off.has(state.head) ? "on" : "off"}`);
+    else say(off, "All heads on");
+    off.hidden = Boolean(look.map) || (typeof state.head === "string" && !state.off.length);
     layer.value = String(state.layer);
     updateHeads(heads, seen, actions);
     const stored = [...new Set(trace.maps.map((map) => map.method))];

@@ -10,7 +10,7 @@ export function h(tag, attributes = {}, ...children) {
     else if (value === true) element.setAttribute(name, "");
     else if (value !== false && value !== null && value !== undefined) element.setAttribute(name, String(value));
   }
-  element.append(...children.filter((child) => child !== null && child !== false));
+  for (const child of children) if (child !== null && child !== false) element.append(child);
   return element;
 }
 

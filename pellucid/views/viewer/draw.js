@@ -1,5 +1,5 @@
 /** Canvases: the picture under its colours, the matrix, small maps, the scale. Sizes are in CSS pixels. */
-import { CONTRAST, css, ink, paint, precise, short } from "./colour.js";
+import { UNDER, css, glowCss, glowInk, ink, paint, paintGlow, precise, short } from "./colour.js";
 
 export const CHANCE = "#d1495b";
 const KEY = "#ff9f1c";
@@ -25,7 +25,7 @@ export function prepared({ channels, height, width, pixels }) {
   const plane = height * width;
   for (let i = 0; i < plane; i++) {
     const at = (c) => pixels[(channels === 3 ? c : 0) * plane + i];
-    const mean = 127.5 + CONTRAST * ((at(0) + at(1) + at(2)) / 3 - 127.5);
+    const mean = UNDER.brightness * (127.5 + UNDER.contrast * ((at(0) + at(1) + at(2)) / 3 - 127.5));
     a.data.set([at(0), at(1), at(2), 255], 4 * i);
     b.data.set([mean, mean, mean, 255], 4 * i);
   }
@@ -55,17 +55,17 @@ export function drawPicture(canvas, picture, what) {
   };
   if (values && cover) {
     context.imageSmoothingEnabled = false;
-    context.globalAlpha = cover;
-    context.drawImage(cells(values, rows, columns, scale, first), 0, 0, width, height);
-    context.globalAlpha = 1;
+    context.drawImage(glow(values, rows, columns, scale, first, cover), 0, 0, width, height);
   }
-  if (values) drawNumbers(context, values, first, rows * columns, box, cover ? scale : null);
+  const inkOf = (value) => glowInk(scale.share(value), cover);
+  if (values) drawNumbers(context, values, first, rows * columns, box, inkOf);
   for (const patch of deleted) if (patch !== null) cross(context, box(patch));
   if (key !== null) ring(context, box(key), KEY, true, Math.max(2, width / 220));
   if (query !== null) ring(context, box(query), "#fff", !pin, Math.max(2.5, width / 160));
 }
 
-function drawNumbers(context, values, first, count, box, scale) {
+/** @param {(value: number) => string} inkOf */
+function drawNumbers(context, values, first, count, box, inkOf) {
   const [, , wide, high] = box(0);
   if (Math.min(wide, high) < LEAST_CELL) return;
   context.font = `${Math.round(Math.min(wide / 3.4, Math.max(22, wide / 6)))}px system-ui, sans-serif`;
@@ -73,7 +73,7 @@ function drawNumbers(context, values, first, count, box, scale) {
   context.textBaseline = "middle";
   for (let i = 0; i < count; i++) {
     const [left, top, w, h] = box(i);
-    const dark = scale && ink(scale.share(values[first + i])) === "#000";
+    const dark = inkOf(values[first + i]) === "#000";
     context.fillStyle = dark ? "#000" : "#fff";
     context.strokeStyle = dark ? "rgba(255, 255, 255, 0.35)" : "rgba(0, 0, 0, 0.55)";
     context.lineWidth = 2.5;
@@ -82,6 +82,7 @@ function drawNumbers(context, values, first, count, box, scale) {
   }
 }
 
+/** @param {CanvasRenderingContext2D} context @param {number[]} box @param {string} style */
 function ring(context, [left, top, w, h], style, dashed, line) {
   context.setLineDash([]);
   context.lineWidth = line + 3;
@@ -94,6 +95,7 @@ function ring(context, [left, top, w, h], style, dashed, line) {
   context.setLineDash([]);
 }
 
+/** @param {CanvasRenderingContext2D} context @param {number[]} box */
 function cross(context, [left, top, w, h]) {
   context.strokeStyle = KEY;
   context.lineWidth = 2.5;
@@ -103,6 +105,15 @@ function cross(context, [left, top, w, h]) {
   context.moveTo(left + w - 3, top + 3);
   context.lineTo(left + 3, top + h - 3);
   context.stroke();
+}
+
+/** The glow of patches, one pixel each, to be laid over the grey picture. @returns {HTMLCanvasElement} */
+function glow(values, rows, columns, scale, first, cover) {
+  const image = new ImageData(columns, rows);
+  paintGlow(image.data, values, first, rows * columns, scale, cover);
+  const canvas = Object.assign(document.createElement("canvas"), { width: columns, height: rows });
+  canvas.getContext("2d").putImageData(image, 0, 0);
+  return canvas;
 }
 
 /** Values as an image of one pixel each, to be scaled up. @returns {HTMLCanvasElement} */
@@ -122,7 +133,7 @@ export function drawMatrix(canvas, { width, height, image, map, nQueries, nKeys,
   const [w, h] = [width / nKeys, height / nQueries];
   if (map && nQueries * nKeys <= 4096) {
     const box = (i) => [(i % nKeys) * w, Math.floor(i / nKeys) * h, w, h];
-    drawNumbers(context, map, 0, nQueries * nKeys, box, scale);
+    drawNumbers(context, map, 0, nQueries * nKeys, box, (value) => ink(scale.share(value)));
   }
   if (key !== null) ring(context, [key * w, 0, w, height], KEY, true, width / 250);
   if (query !== null) ring(context, [0, query * h, width, h], "#fff", false, width / 250);
@@ -163,7 +174,7 @@ export function drawAllHeads(canvas, { cell, gap, heads, layers, tokens, scaleOf
     rows.forEach((row, x) => {
       const place = [gap + x * (cell + gap), gap + y * (high + gap), cell, high];
       drawSmallMap(small, row, tokens, scaleOf(row));
-      context.drawImage(small, ...place);
+      context.drawImage(small, place[0], place[1], cell, high);
       if (index === chosen && (head === x || typeof head === "string")) ring(context, place, "#fff", false, 1.5);
     });
   });
@@ -176,34 +187,33 @@ export function drawGlance(canvas, { cell, gap, heads, places, found, scaleOf, c
   context.imageSmoothingEnabled = false;
   for (const each of found) {
     const place = [gap + each.head * (cell + gap), gap + places.indexOf(each.layer) * (cell + gap), cell, cell];
-    context.drawImage(cells(each.small, each.rows, each.columns, scaleOf(each)), ...place);
+    context.drawImage(cells(each.small, each.rows, each.columns, scaleOf(each)), place[0], place[1], cell, cell);
     if (each.layer === chosen && (head === each.head || typeof head === "string")) ring(context, place, "#fff", false, 1.5);
   }
 }
 
-/** The scale as it is seen over middle grey: numbers below it, 1/n above it. */
-export function drawScale(canvas, { width, scale, cover, size, text }) {
+/** The scale, over a picture as it is seen over middle grey: numbers below it, 1/n above it. */
+export function drawScale(canvas, { width, scale, onPicture, size, text }) {
   const bar = Math.round(size * 0.9);
   const [above, below] = [scale.mark === null ? 2 : Math.round(size * 1.25), Math.round(size * 1.6)];
-  const [left, right] = [size * 0.9, width - size * 1.6];
   const context = sharp(canvas, width, above + bar + below);
+  context.clearRect(0, 0, width, above + bar + below);
+  context.font = `${Math.round(size * 0.82)}px system-ui, sans-serif`;
+  const [left, right] = [context.measureText(number(scale.ticks[0])).width / 2 + 2, width - size * 1.6];
   const span = (share) => left + Math.min(Math.max(share, 0), 1) * (right - left);
-  context.fillStyle = "#808080";
-  context.fillRect(left, above, right - left, bar);
   for (let x = left; x < right; x++) {
-    context.fillStyle = css((x - left) / (right - left), cover || 1);
+    context.fillStyle = (onPicture ? glowCss : css)((x - left) / (right - left));
     context.fillRect(x, above, Math.min(1.5, right - x), bar);
   }
-  context.font = `${Math.round(size * 0.82)}px system-ui, sans-serif`;
   context.textAlign = "center";
   context.textBaseline = "top";
   context.fillStyle = text;
   let end = -Infinity;
-  const numbers = [...new Set(scale.ticks)].map((value) => [span(scale.share(value)), number(value)]);
-  const last = numbers.at(-1);
-  for (const [x, label] of numbers) {
+  const numbers = [...new Set(scale.ticks)].map((value) => ({ x: span(scale.share(value)), label: number(value) }));
+  const last = numbers[numbers.length - 1];
+  for (const { x, label } of numbers) {
     const half = context.measureText(label).width / 2;
-    const room = label === last[1] || x + half + size < last[0] - context.measureText(last[1]).width / 2;
+    const room = label === last.label || x + half + size < last.x - context.measureText(last.label).width / 2;
     if (x - half < end + size * 0.5 || !room) continue;
     context.fillRect(x - 0.5, above + bar, 1, size * 0.25);
     context.fillText(label, x, above + bar + size * 0.35);

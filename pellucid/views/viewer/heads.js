@@ -149,7 +149,7 @@ export function makeAllHeads(actions) {
     const of = chosen === "entropy" ? "Mean entropy in nats" : "Mean share of a query's attention";
     say(said, `${of}; ${so}, up to ${ASKED} queries of each.`);
   }
-  return { element, draw, stop: work.stop };
+  return { element, see: (seen) => (shown = seen), draw, stop: work.stop };
 }
 
 /** A head that was found, as a button that goes there. @param {Found} found */

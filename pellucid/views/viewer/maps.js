@@ -21,14 +21,15 @@ export function makeMatrix(actions) {
   const canvas = h("canvas", { role: "application", tabindex: 0 });
   const box = h("div", { class: "pl-fit" }, canvas);
   const readout = h("p", { class: "pl-readout" });
+  const progress = h("p", { class: "pl-quiet" });
   const zooming = h("div", { class: "pl-segments", role: "group", "aria-label": "Zoom of the map" });
   for (const [factor, text, name] of [
-    [1, "whole", "Whole map"],
-    [2, "−", "Map: zoom out"],
-    [0.5, "+", "Map: zoom in"],
+    ["1", "whole", "Whole map"],
+    ["2", "−", "Map: zoom out"],
+    ["0.5", "+", "Map: zoom in"],
   ]) {
-    const click = () => zoomTo(factor === 1 ? 1 : near * Number(factor));
-    zooming.append(h("button", { type: "button", "aria-label": name, click }, String(text)));
+    const click = () => zoomTo(factor === "1" ? 1 : near * Number(factor));
+    zooming.append(h("button", { type: "button", "aria-label": name, click }, text));
   }
   const element = h(
     "section",
@@ -37,6 +38,7 @@ export function makeMatrix(actions) {
     h("p", { class: "pl-quiet" }, "A row for each query, a column for each key. Point at a row to see it."),
     box,
     readout,
+    progress,
   );
   /** @type {Pooled} */
   let pooled = { for: "", values: new Float32Array(0), rows: 0, columns: 0, asked: 0 };
@@ -52,9 +54,11 @@ export function makeMatrix(actions) {
     const { nQueries, nKeys } = shown.look.layer;
     near = Math.min(1, Math.max(share, LEAST / Math.max(nQueries, nKeys)));
     sight = { query: -1, key: -1, queries: 0, keys: 0 };
-    actions.draw();
+    compute(shown);
+    draw(shown);
   }
 
+  /** @returns {[number, number] | null} */
   function cellAt(event) {
     if (!shown) return null;
     const area = canvas.getBoundingClientRect();
@@ -146,10 +150,10 @@ export function makeMatrix(actions) {
     const whole = near === 1 ? "" : `, queries ${sight.query}–${sight.query + sight.queries - 1}, keys ${sight.key}–${sight.key + sight.keys - 1}`;
     const keys = "Arrow keys choose a query and a key, plus and minus zoom";
     set(canvas, "aria-label", `Attention map of ${name}, ${nQueries} queries by ${nKeys} keys${whole}. ${keys}.`);
-    if (pooled.asked < sight.queries) say(readout, `${pooled.asked} of ${sight.queries} queries so far …`);
-    else if (readout.textContent.endsWith("…")) say(readout, exact ? "" : "Where a pixel stands for several weights it shows the largest.");
+    const done = exact ? "" : "Where a pixel stands for several weights it shows the largest.";
+    say(progress, pooled.asked < sight.queries ? `${pooled.asked} of ${sight.queries} queries so far …` : done);
   }
-  return { element, compute, draw, stop: work.stop };
+  return { element, see: (seen) => (shown = seen), compute, draw, stop: work.stop };
 }
 
 /** What is in sight, with the query and the key in it. @returns {Window} */

@@ -14,9 +14,9 @@ const STEPS = { ArrowLeft: [0, -1], ArrowRight: [0, 1], ArrowUp: [-1, 0], ArrowD
 /** @param {Actions} actions */
 export function makePicture(actions) {
   const zooming = h("div", { class: "pl-segments", role: "group", "aria-label": "Zoom" });
-  for (const [factor, text, name] of [
-    [1 / 1.5, "−", "Zoom out"],
-    [1.5, "+", "Zoom in"],
+  for (const { factor, text, name } of [
+    { factor: 1 / 1.5, text: "−", name: "Zoom out" },
+    { factor: 1.5, text: "+", name: "Zoom in" },
   ]) {
     zooming.append(h("button", { type: "button", "aria-label": name, click: () => zoom(factor) }, text));
   }

@@ -10,7 +10,7 @@ import { h, say, set } from "./dom.js";
 import { drawScale } from "./draw.js";
 import { title } from "./look.js";
 import { makePicture } from "./picture.js";
-import { besidePicture, positionOf, queryLabel, saidBy, streamOf } from "./streams.js";
+import { besidePicture, isPictured, positionOf, queryLabel, saidBy, streamOf } from "./streams.js";
 import { makeTokens } from "./tokens.js";
 
 const NONE = { labels: [], special: new Set(), name: "", kind: "text" };
@@ -66,16 +66,16 @@ export function makeStage(actions) {
     updateTokens(read, seen, state.view === "tokens" || look.map ? look.painted : null);
     set(read.element, "aria-label", look.painted.picture === null ? "Read" : "Beside the patches");
     say(readout, seen.under ? readoutOf(seen) : "");
-    updateBar(scale);
+    updateBar(scale, Boolean(seen.picture) && isPictured(look.painted));
     say(says, `Colours: ${scale.says}.`);
     set(bar, "aria-label", `Colour scale, ${scale.says}`);
   }
 
   /** The scale is drawn when it is another one, or another size or colour of text. */
   let drawn = "";
-  function updateBar(scale) {
+  function updateBar(scale, onPicture) {
     const { fontSize, color } = getComputedStyle(bar);
-    const how = { width: element.clientWidth || 320, size: parseFloat(fontSize) * 0.85 };
+    const how = { width: element.clientWidth || 320, onPicture, size: parseFloat(fontSize) * 0.85 };
     const wanted = JSON.stringify([how, color, scale.says, scale.ticks]);
     if (drawn === wanted) return;
     drawn = wanted;
@@ -97,7 +97,7 @@ function press(box, chosen) {
   for (const button of box.querySelectorAll("button")) set(button, "aria-pressed", String(button.dataset.value === chosen));
 }
 
-/** The tokens of a row that lie on no picture, with what is painted on them. @param {Seen} seen */
+/** The tokens of a row that lie on no picture, with what is painted on them. */
 function updateTokens(line, { state, look, scale }, stream) {
   const painted = stream === look.painted;
   const dress = (token) => {

@@ -68,8 +68,8 @@ export function fitting(traces, wanted) {
     if (!maps.length) state.method = "row";
     state.target = within(state.target, maps.length, 0);
   }
-  const there = ([place]) => within(Number(place.split("-")[1]), trace.layers[place.split("-")[0]]?.nKeys ?? 0, null);
-  state.edits = Object.fromEntries(Object.entries(state.edits).filter((each) => there(each) !== null));
+  const there = (place) => within(Number(place.split("-")[1]), trace.layers[place.split("-")[0]]?.nKeys ?? 0, null);
+  state.edits = Object.fromEntries(Object.entries(state.edits).filter(([place]) => there(place) !== null));
   const headsOf = (place) => trace.layers[place.split("-")[0]]?.heads ?? 0;
   state.off = state.off.filter((place) => Number(place.split("-")[1]) < headsOf(place));
   return state;

@@ -44,10 +44,12 @@ export function* survey(trace, state, found) {
   }
 }
 
+/** @returns {any} what was found of one head */
 function surveyHead(layer, index, head, beta, changed, same, keys) {
   const asked = spaced(layer.nQueries, ASKED);
   const columns = Math.min(layer.nKeys, COLUMNS);
   const shift = layer.nKeys - layer.nQueries; // queries are the last rows of the keys' sequence
+  /** @type {Record<string, number>} */
   const sums = { entropy: 0, first: 0, previous: 0, itself: 0, same: 0, special: 0 };
   const small = new Float32Array(asked.length * columns);
   const byOffset = new Float64Array(layer.nQueries + layer.nKeys);

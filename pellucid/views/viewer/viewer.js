@@ -22,19 +22,20 @@ import { makeChanger, makeControls } from "./controls.js";
 import { h, say, set } from "./dom.js";
 import { prepared } from "./draw.js";
 import { look } from "./look.js";
+import { makeGuide } from "./guide.js";
 import { makeAllHeads } from "./heads.js";
 import { makeMatrix } from "./maps.js";
 import { makeAnswers, makeNumbers, spoken } from "./numbers.js";
 import { makeStage } from "./stage.js";
 import { firstToken, fitting, fromHash, toHash, withEdit } from "./state.js";
-import { saidBy, visible, wordAt } from "./streams.js";
+import { isPictured, saidBy, visible, wordAt } from "./streams.js";
 
 const SOON = 40; // milliseconds after which the slow parts are drawn
 const LATER = 300; // after which the address is written and the row is spoken
 
 /**
  * @typedef {ArrayBuffer | ArrayBufferView} Bytes
- * @typedef {{destroy: () => void, state: () => State | null, whole: Promise<Uint8Array | null>}} Viewer whole: all bytes
+ * @typedef {{destroy: () => void, state: () => State | null, whole: Promise<Uint8Array<ArrayBuffer> | null>}} Viewer whole: all bytes
  *   of what was read while it came
  */
 
@@ -48,6 +49,7 @@ export function mount(element, data, { stateInAddress = true } = {}) {
   let shown = null;
   let gone = false;
   const fail = (error) => {
+    if (gone) return null;
     shown?.destroy();
     shown = null;
     element.replaceChildren(h("p", { class: "pellucid pl-error", role: "alert" }, error.message));
@@ -59,7 +61,7 @@ export function mount(element, data, { stateInAddress = true } = {}) {
     shown = show(element, traces, stateInAddress);
   };
   const arrived = (trace) => {
-    if (gone) return;
+    if (gone) throw new Error("Nobody waits for it.");
     if (shown) shown.more();
     else begin([trace]);
   };
@@ -159,6 +161,7 @@ function show(element, traces, stateInAddress) {
   const matrix = makeMatrix(actions);
   const allHeads = makeAllHeads(actions);
   const chain = makeChain(actions);
+  const guide = makeGuide(actions);
   const progress = h("p", { class: "pl-quiet pl-progress", role: "status" });
   const live = h("p", { class: "pl-hidden", "aria-live": "polite", role: "status" });
   const heading = h("p", { class: "pl-model" });
@@ -169,7 +172,7 @@ function show(element, traces, stateInAddress) {
     h(
       "div",
       { class: "pl-body" },
-      h("header", { class: "pl-header" }, heading, progress, strip.element),
+      h("header", { class: "pl-header" }, h("div", { class: "pl-between" }, heading, guide.begin), guide.element, progress, strip.element),
       h("div", { class: "pl-column pl-first" }, stage.element, chain.element),
       h("div", { class: "pl-column" }, controls.element, changer.element, answers.element),
       h("div", { class: "pl-column pl-wide" }, numbers.element, matrix.element, allHeads.element),
@@ -185,12 +188,14 @@ function show(element, traces, stateInAddress) {
     const start = performance.now();
     const trace = traces[state.trace];
     const seenNow = look(trace, state);
-    const scale = makeScale(state.scale, seenNow.n, seenNow.values, seenNow.distribution);
+    const onPicture = isPictured(seenNow.painted);
+    const scale = makeScale(state.scale, seenNow.n, seenNow.values, seenNow.distribution, onPicture);
     const onto = seenNow.painted.picture ?? seenNow.queries.picture ?? 0;
     seen = { trace, state, look: seenNow, scale, picture: pictures[state.trace][onto] ?? null, under };
     say(heading, describe(trace));
     say(progress, told(trace));
-    for (const part of [strip, stage, controls, changer, numbers, answers, chain]) part.update(seen);
+    for (const part of [strip, stage, controls, changer, numbers, answers, chain, guide]) part.update(seen);
+    for (const part of [matrix, allHeads]) part.see(seen);
     root.dataset.pinned = String(state.pin);
     performance.clearMeasures("pellucid row");
     performance.measure("pellucid row", { start, end: performance.now() });

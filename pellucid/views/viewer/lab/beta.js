@@ -78,7 +78,7 @@ function drawPlane(canvas, { width, values, row, way, out }) {
     pen.fillText(`v${key}`, x + 7, y - 7);
   });
   pen.beginPath();
-  way.forEach((point, i) => pen[i ? "lineTo" : "moveTo"](...place(point)));
+  way.map(place).forEach(([left, top], i) => pen[i ? "lineTo" : "moveTo"](left, top));
   pen.lineWidth = 1.5;
   pen.strokeStyle = "#d55e00";
   pen.stroke();

@@ -45,7 +45,7 @@ export function makeSlider(name, { min, max, step = 1, value }, input) {
   return { element, range, tell };
 }
 
-/** Buttons, one of which is pressed. @param {[string, string][]} choices */
+/** Buttons, one of which is pressed. @param {string[][]} choices */
 export function makeSegments(name, choices, chosen) {
   const buttons = choices.map(([value, text]) => {
     const click = () => press(value);

@@ -1,0 +1,131 @@
+"""One watched pass of any model: its attentions with the tokens that they read, its output, and what it answered."""
+
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from pellucid.explain.layers import Layer, layer_of
+from pellucid.layers.modes import evaluating
+from pellucid.looking.answers import Answered, Score, Target, answer
+from pellucid.looking.feeding import Fed, Reader
+from pellucid.looking.streams import Ends, Tokens, find_streams
+from pellucid.watching import MissedAttention, Record, Seen, watch
+
+UNHELD = {
+    "windows": "it attends within windows, which lie in its batch",
+    "channels": "it attends to channels and not to tokens",
+}
+
+
+@dataclass(frozen=True, eq=False)
+class Passage:
+    """What was seen of one pass; it can be asked for the gradient of an answer."""
+
+    model: nn.Module
+    fed: Fed
+    reader: Reader
+    seen: Seen
+    ends: dict[str, Ends]
+    output: Any
+    answered: Answered
+    leaves: dict[str, Tensor]
+    """What the gradient flows back to, by argument: embeddings of text, pictures, frames."""
+
+    @classmethod
+    def watch(
+        cls,
+        model: nn.Module,
+        fed: Fed,
+        reader: Reader,
+        *,
+        labels: Sequence[str] | None = None,
+        score: Score | None = None,
+        gradients: bool = True,
+    ) -> "Passage":
+        """Watch the model, as it answers, read what it is fed. score: of an answer that its output doesn't tell."""
+        with (
+            evaluating(model),
+            warnings.catch_warnings(),
+            torch.set_grad_enabled(gradients),
+            leaves_of(model, fed, watched=gradients) as (led, leaves),
+            watch(model, gradients=gradients) as seen,
+        ):
+            warnings.simplefilter("ignore", MissedAttention)
+            output = led.call(model)
+        answered = answer(model, fed, reader, output, labels)
+        if score is not None:
+            answered = replace(answered, targets=(Target("the score", score),))
+        return cls(model, fed, reader, seen, find_streams(seen, fed, model, answered.row), output, answered, leaves)
+
+    def row(self, record: Record) -> int:
+        """Which row of a record's batch is shown: of several texts the best, of all else the one that there is."""
+        return self.answered.row if len(record.q) == len(self.fed.candidates) else 0
+
+    def layers(self) -> tuple[tuple[Layer, ...], tuple[tuple[str, str], ...]]:
+        """The attentions as a trace holds them, and those that it can't, each with the reason."""
+        held, missed = [], [(each.module or "the model", each.reason) for each in self.seen.missed]
+        for name, record in self.seen.items():
+            kind = None if record.reading is None else record.reading.kind
+            ends = self.ends[name]
+            try:
+                if kind in UNHELD:
+                    raise ValueError(UNHELD[kind])
+                held.append(layer_of(record, ends.queries.stream.name, ends.keys.stream.name, self.row(record)))
+            except ValueError as reason:
+                missed.append((name, str(reason)))
+        if not held:
+            raise ValueError(
+                f"no attention of {type(self.model).__name__} can be shown: {missed[0][0]}: {missed[0][1]}"
+            )
+        return tuple(held), tuple(missed)
+
+    @property
+    def tokens(self) -> tuple[Tokens, ...]:
+        """All tokens that attend or are attended to in a layer that can be shown, in the order of the layers."""
+        shown = [self.ends[name] for name, record in self.seen.items() if _kind(record) not in UNHELD]
+        return tuple(dict.fromkeys(part for each in shown for part in (each.queries, each.keys)))
+
+
+@contextmanager
+def leaves_of(
+    model: nn.Module, fed: Fed, given: Mapping[str, Tensor] | None = None, *, watched: bool = True
+) -> Iterator[tuple[Fed, dict[str, Tensor]]]:
+    """What gradients flow back to while the model runs: numbers that it is fed, and the embeddings of its texts.
+
+    given: what stands in their place. watched: False leaves all as it is.
+    """
+    leaves: dict[str, Tensor] = {}
+    arguments = dict(fed.arguments)
+    if not watched:
+        yield fed, leaves
+        return
+    for name, x in arguments.items():
+        if isinstance(x, Tensor) and x.is_floating_point() and x.ndim > 1 and not name.endswith("mask"):
+            leaves[name] = (x.detach().clone() if given is None else given[name]).requires_grad_()
+            arguments[name] = leaves[name].clone()
+
+    def embed(module: nn.Module, args: tuple[Any, ...], output: Tensor) -> Tensor | None:
+        for text in fed.texts:
+            read = fed.arguments[text.argument]
+            if text.argument not in leaves and args and torch.equal(args[0], read):
+                leaf = output.detach() if given is None else given[text.argument]
+                leaves[text.argument] = leaf.requires_grad_()
+                return leaf.clone()  # which the model may write to
+        return None
+
+    tables = [module for module in model.modules() if isinstance(module, nn.Embedding)] if fed.texts else []
+    hooks = [table.register_forward_hook(embed) for table in tables]
+    try:
+        yield replace(fed, arguments=arguments), leaves
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def _kind(record: Record) -> str | None:
+    return None if record.reading is None else record.reading.kind

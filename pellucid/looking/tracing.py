@@ -1,0 +1,70 @@
+"""A trace of any model's pass."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from pellucid.explain.trace import Trace
+from pellucid.looking.answers import Target
+from pellucid.looking.feeding import TextRow
+from pellucid.looking.methods import explain, list_usual, needs_answer
+from pellucid.looking.passage import Passage
+
+
+def trace(
+    passage: Passage, *, name: str = "", methods: Sequence[str] | None = None, target: int | str | None = None
+) -> Trace:
+    """All that the attention of a pass follows from, and what explains its answer.
+
+    methods: those that are quick unless given. target: an answer by its name or number; the likeliest unless given.
+    """
+    layers, missed = passage.layers()
+    used = {part for layer in layers for part in (layer.queries, layer.keys)}
+    streams = {tokens.stream.name: tokens.stream for tokens in passage.tokens if tokens.stream.name in used}
+    wanted = find_target(passage, target)
+    methods = list_usual(passage) if methods is None else methods
+    maps = tuple(each for method in methods for each in explain(passage, method, wanted) if each.stream in streams)
+    names = {text.argument: _name_of(passage, text) for text in passage.fed.texts}
+    steps = tuple(
+        replace(step, stream=of)
+        for step in passage.answered.steps
+        if (of := names.get(step.stream)) is not None and of in streams
+    )
+    pictured = any(stream.picture is not None for stream in streams.values())
+    return Trace(
+        model=name,
+        kind=passage.answered.kind,
+        streams=tuple(streams.values()),
+        pictures=passage.fed.pictures if pictured else (),
+        layers=layers,
+        answers=passage.answered.answers,
+        words=passage.answered.words,
+        maps=maps,
+        steps=steps,
+        missed=missed,
+    )
+
+
+def find_target(passage: Passage, target: int | str | None) -> Target | None:
+    """The answer that is meant; None for the usual ones."""
+    if target is None:
+        return None
+    if passage.answered.find is None:
+        raise ValueError(f"target is {target!r}; {type(passage.model).__name__} gives no answers to choose from")
+    return passage.answered.find(target)
+
+
+def lists_answers(methods: Sequence[str] | None) -> bool:
+    """Whether one of the methods needs the gradient of an answer."""
+    return methods is None or any(map(needs_answer, methods))
+
+
+def _name_of(passage: Passage, text: TextRow) -> str | None:
+    """The stream that a text is the first of."""
+    made = (
+        tokens.stream.name
+        for tokens in passage.tokens
+        if tokens.stream.kind == "text"
+        and tokens.count == len(text.labels[0])
+        and (text.argument in tokens.inputs or not tokens.inputs)
+    )
+    return next(made, None)

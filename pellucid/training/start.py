@@ -1,0 +1,116 @@
+"""Where a model begins: another one's encoder is found, a run takes over its shape, a model its weights."""
+
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from pellucid.config import read_json
+from pellucid.hub.encoders import download_encoder, read_encoder
+from pellucid.models import Captioner, ViT, ViTConfig
+from pellucid.models.pretrained import CONFIG
+from pellucid.models.starting import SHAPE, adopt_config, start_from
+from pellucid.ready import ReadyCaptioner, ReadyClassifier, load, shipped
+from pellucid.recipes import RECIPES
+from pellucid.runs import CaptionerRun, RunFolder
+from pellucid.runs.config import PictureRun
+from pellucid.runs.folder import is_run
+from pellucid.training.fitting import Told
+
+
+def find_start(source: str, own: ViTConfig, **said: Any) -> ViT:
+    """The encoder of pictures that a name stands for, whosever it is.
+
+    own: the model that is to begin with it. said: heads and image, where they are known and weights may not tell.
+
+    >>> find_start("vit-cifar10", ViTConfig()).config.width
+    256
+    """
+    path = Path(source).expanduser()
+    if source in shipped() or _is_ours(path):
+        ready = load(source)
+        if isinstance(ready, ReadyCaptioner):
+            return ready.model.encoder
+        if isinstance(ready, ReadyClassifier):
+            return ready.transformer
+        raise ValueError(f"{source} is a {ready.kind}, which sees no pictures; begin with a classifier or a captioner")
+    if not path.exists():
+        if source.count("/") != 1 or source.startswith((".", "~", "/")):
+            raise ValueError(
+                f"start is {source!r}: there is no such path and no shipped model ({', '.join(shipped())}); "
+                "expected one of them, or OWNER/MODEL on the Hub"
+            )
+        path = download_encoder(source)
+    return read_encoder(path, own, **said)
+
+
+def begin(
+    run: Any, folder: RunFolder | None, module: nn.Module | None = None, told: Told = None
+) -> tuple[Any, ViT | None]:
+    """The run as what it begins with makes it, and that; None for a run that goes on, or that begins with nothing.
+
+    told: the fields that were asked for; unless given, those in which the run differs from its recipe.
+    """
+    if not isinstance(run, PictureRun) or run.start is None:
+        return run, None
+    if module is not None:
+        raise ValueError(
+            "start is for vision transformers of ours; load its weights into your module, and leave it out"
+        )
+    if folder is not None and any(folder.checkpoints.states()):
+        return run, None
+    return adopt(run, told)
+
+
+def adopt(run: Any, told: Told = None) -> tuple[Any, ViT]:
+    """The run with the shape and the normalisation of what its model begins as, and that model.
+
+    What was asked for, and the source hasn't, is an error.
+    """
+    captions = isinstance(run, CaptionerRun)
+    own: ViTConfig = run.model.encoder if captions else run.model
+    usual, prefix = _usual(run), "model.encoder" if captions else "model"
+    asked = {
+        field.name
+        for field in fields(ViTConfig)
+        if getattr(own, field.name) != getattr(usual, field.name) or f"{prefix}.{field.name}" in (told or ())
+    }
+    source = find_start(run.start, own, **{name: getattr(own, name) for name in ("heads", "image") if name in asked})
+    theirs = source.config
+    for name in SHAPE:
+        if name in asked and getattr(own, name) != getattr(theirs, name) and name != "layer_scale":
+            said, known = getattr(own, name), getattr(theirs, name)
+            raise ValueError(f"{prefix}.{name} is {said!r}, and {run.start} has {known!r}; leave it out")
+    if not captions and "pooling" not in asked and theirs.pooling != "none":
+        own = replace(own, pooling=theirs.pooling)
+    config = adopt_config(own, theirs)
+    if captions:
+        return replace(run, model=replace(run.model, encoder=config)), source
+    size = theirs.image if run.data.size is None else run.data.size
+    return replace(run, model=config, data=replace(run.data, size=size)), source
+
+
+def begin_with(model: nn.Module, source: ViT) -> None:
+    """Give a model that was just made what the source has learned; of a classifier, the new head begins at zero."""
+    if isinstance(model, Captioner):
+        model.start_from(source)
+        return
+    assert isinstance(model, ViT)
+    start_from(model, source)
+    if model.head is not None:
+        nn.init.zeros_(model.head.weight)
+
+
+def _usual(run: PictureRun) -> ViTConfig:
+    """What the encoder would be if nobody had asked for anything."""
+    usual: Any = RECIPES[run.recipe]() if run.recipe in RECIPES else type(run)()
+    return usual.model.encoder if isinstance(usual, CaptionerRun) else usual.model
+
+
+def _is_ours(path: Path) -> bool:
+    """Whether a folder holds a run or a model of ours, and not another library's."""
+    if not (path / CONFIG).is_file():
+        return False
+    config = read_json(path / CONFIG)
+    return is_run(config) or (isinstance(config, dict) and isinstance(config.get("model"), str))

@@ -1,0 +1,429 @@
+"""Two lines for any model: what the trace holds is what the model computed, and why, is what a reference says."""
+
+import math
+from functools import cache
+from typing import Any
+
+import pytest
+import torch
+from strangers import RATE, STRANGERS, TEXT, Stranger, picture, sound, stranger, tokenizer
+from torch import nn
+from torch.testing import assert_close
+
+import pellucid
+from pellucid.looking import METHODS, text_faithfulness
+from pellucid.looking.answers import Target
+from pellucid.ops import weights
+from pellucid.ready import ReadyForeign
+from pellucid.views.bundle import from_bytes, load_trace, to_bytes
+from pellucid.views.look import ModelLook
+
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
+STREAMS = {
+    "vit": ["image"],
+    "timm_vit": ["image"],
+    "dinov2": ["image"],
+    "clip": ["image", "text"],
+    "blip": ["image", "text"],
+    "bert": ["text"],
+    "gpt2": ["text"],
+    "llama": ["text"],
+    "t5": ["source", "target"],
+    "whisper": ["frames", "target"],
+}
+
+
+@cache
+def looked(name: str) -> ModelLook:
+    model, reader, asked = stranger(name)
+    return pellucid.look(model, reader, **asked)
+
+
+class Eager:
+    """The maps that a model writes out itself when it is told to, by the names of its modules, in its precision."""
+
+    def __init__(self, look: ModelLook, double: bool = False):
+        assert look.passage is not None
+        self.model, self.fed = look.passage.model, look.passage.fed
+        self.maps: dict[str, torch.Tensor] = {}
+        self.names = {layer.name for layer in look.trace.layers}
+
+    def keep(self, name: str, given: Any) -> None:
+        parts = given if isinstance(given, tuple) else (given,)
+        found = [x for x in parts if isinstance(x, torch.Tensor) and x.ndim == 4]
+        found = [
+            x for x in found if torch.allclose(x.sum(-1), torch.ones((), dtype=x.dtype), atol=1e-5) and x.min() >= 0
+        ]
+        if found:
+            self.maps[name] = found[-1]
+            if found[-1].requires_grad:
+                found[-1].retain_grad()
+
+    def __enter__(self) -> "Eager":
+        self.before = getattr(getattr(self.model, "config", None), "_attn_implementation", None)
+        if self.before is not None:
+            self.model.set_attn_implementation("eager")
+        self.hooks = []
+        for name, module in self.model.named_modules():
+            if name in self.names:
+                self.hooks.append(module.register_forward_hook(lambda m, a, out, name=name: self.keep(name, out)))
+            if name.removesuffix(".attn_drop") in self.names and name.endswith(".attn_drop"):  # timm's
+                self.model.get_submodule(name.removesuffix(".attn_drop")).fused_attn = False
+                at = name.removesuffix(".attn_drop")
+                self.hooks.append(module.register_forward_hook(lambda m, a, out, at=at: self.keep(at, out)))
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        for hook in self.hooks:
+            hook.remove()
+        if self.before is not None:
+            self.model.set_attn_implementation(self.before)
+
+
+@pytest.mark.parametrize("name", STRANGERS)
+def test_what_is_saved_are_the_models_own_weights(name, tmp_path):
+    """Of every head of every attention, within what half precision does to q and k."""
+    look = looked(name)
+    look.save(tmp_path / "a.pellucid")
+    saved = load_trace(tmp_path / "a.pellucid")
+    with torch.no_grad(), Eager(look) as eager:
+        eager.fed.call(eager.model)
+    assert [stream.name for stream in saved.streams] == STREAMS[name]
+    assert saved.layers
+    assert not saved.missed
+    assert set(eager.maps) == {layer.name for layer in saved.layers}
+    for layer in saved.layers:
+        theirs = eager.maps[layer.name]
+        theirs = theirs[look.passage.answered.row if len(theirs) > 1 else 0]
+        mine = weights(layer.q[None], layer.k[None], **layer.how)[0]
+        longest = layer.q.norm(dim=-1).max() * layer.k.norm(dim=-1).max()
+        rounding = float(abs(layer.beta) * longest * 2**-10 + 1e-5)
+        assert mine.shape == theirs.shape
+        assert float((mine - theirs).abs().max()) <= rounding
+        assert mine.shape[-1] == 1 or not torch.allclose(mine.roll(1, -1), theirs, atol=rounding)  # the bound can tell
+
+
+def test_tokens_have_their_names():
+    streams = {name: {stream.name: stream for stream in looked(name).trace.streams} for name in STRANGERS}
+    bert = streams["bert"]["text"]
+    assert bert.labels[:3] == ("[CLS]", "the", "cat")
+    assert [bert.labels[i] for i in bert.special] == ["[CLS]", "[SEP]", "[SEP]"]
+    dino = streams["dinov2"]["image"]
+    assert (dino.labels[:3], dino.grid, dino.first) == (("class", "register 1", "register 2"), (4, 4), 3)
+    frames = streams["whisper"]["frames"]
+    assert (frames.kind, frames.labels[1], frames.seconds) == ("frames", "0.02 s", pytest.approx(0.02))
+    assert streams["llama"]["text"].prompt == len(TEXT.split())
+    assert streams["t5"]["target"].prompt == streams["blip"]["text"].prompt == 1
+    kinds = {name: looked(name).trace.kind for name in STRANGERS}
+    assert kinds["clip"] == kinds["vit"] == kinds["bert"] == "classifier"
+    assert (kinds["blip"], kinds["t5"], kinds["whisper"], kinds["gpt2"]) == (
+        "captioner",
+        "translator",
+        "transcriber",
+        "language",
+    )
+
+
+def test_answers_are_the_models():
+    model, reader, asked = stranger("bert")
+    with torch.no_grad():
+        shares = model(**reader(*asked["text"], return_tensors="pt")).logits[0].softmax(-1)
+    assert dict(looked("bert").trace.answers) == pytest.approx({"calm": float(shares[0]), "loud": float(shares[1])})
+    model, reader, asked = stranger("gpt2")
+    ids = reader(asked["text"], return_tensors="pt")["input_ids"]
+    with torch.no_grad():
+        following = model(ids).logits[0].softmax(-1)
+    label, share = looked("gpt2").trace.answers[0]
+    assert (reader.convert_tokens_to_ids(label), share) == (
+        int(following[-1].argmax()),
+        pytest.approx(float(following[-1].max())),
+    )
+    steps = looked("gpt2").trace.steps
+    assert [step.position for step in steps] == list(range(ids.shape[1]))
+    assert steps[2].answers[0][1] == pytest.approx(float(following[2].max()))
+
+
+@pytest.mark.parametrize("name", ["llama", "blip"])
+def test_what_is_generated_was_seen_as_it_was_said(name):
+    """One pass over the whole is what the steps of generate saw, stitched."""
+    look = looked(name)
+    model, fed = (
+        look.passage.model,
+        look.ready.reading.read(pellucid.looking.Asked(**stranger(name).asked), look.passage.model),
+    )
+    with pellucid.watch(model) as seen, torch.no_grad():
+        model.generate(**fed.arguments, max_new_tokens=stranger(name).asked["generate"], do_sample=False)
+    stitched = seen.stitch()
+    words = [word for word, _ in look.trace.words]
+    assert words
+    for layer in look.trace.layers:
+        mine = look.record(layer.name).weights()[0]
+        theirs = stitched[layer.name].weights()[0]
+        queries, keys = (min(a, b) for a, b in zip(mine.shape[1:], theirs.shape[1:], strict=True))
+        assert_close(theirs[:, :queries, :keys], mine[:, :queries, :keys], rtol=0, atol=1e-4)
+
+
+# Explanations, beside references that know nothing of watching
+
+
+@cache
+def doubled(name: str) -> tuple[Stranger, ModelLook]:
+    """The same model in float64, so that a reference can be compared tightly."""
+    torch.manual_seed(0)
+    made = STRANGERS[name]()
+    with torch.no_grad():
+        for parameter in made.model.parameters():
+            if parameter.ndim >= 2:
+                parameter.normal_(std=0.4)
+    model = made.model.double().eval()
+    return made, pellucid.look(model, made.reader, methods=(), target=None, **made.asked)
+
+
+def reference_maps(look: ModelLook, target: Target) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
+    """The maps of an eager pass, and the gradient of the answer with respect to each."""
+    with Eager(look) as eager:
+        output = eager.fed.call(eager.model)
+        target.score(output).backward()
+    eager.model.zero_grad()
+    return (
+        {name: x.detach()[0] for name, x in eager.maps.items()},
+        {name: x.grad[0] for name, x in eager.maps.items()},
+    )
+
+
+@pytest.mark.parametrize(("name", "read"), [("bert", 0), ("gpt2", -1), ("vit", 0)])
+def test_explanations_of_a_tower_equal_the_textbooks(name, read):
+    """Of a class, read off the first token, and of the next token, read off the last."""
+    _, look = doubled(name)
+    target = look.passage.answered.targets[0]
+    maps, slopes = reference_maps(look, target)
+    layers = [layer.name for layer in look.trace.layers]
+    count = maps[layers[0]].shape[-1]
+    rolled, relevance = torch.eye(count).double(), torch.eye(count).double()
+    for each in layers:
+        rolled = (maps[each].mean(0) + torch.eye(count)) / 2 @ rolled
+        relevance = relevance + (maps[each] * slopes[each]).clamp(min=0).mean(0) @ relevance
+    truths = {
+        "raw": maps[layers[-1]].mean(0)[read],
+        "column mass": maps[layers[-1]].mean((0, 1)),
+        "rollout": rolled[read],
+        "gradient": (relevance - torch.eye(count))[read],
+    }
+    for method, truth in truths.items():
+        (found,) = look.explain(method)
+        assert (found.target, found.word, found.stream) == (target.label, None, look.trace.streams[0].name)
+        assert_close(found.values.double(), truth, rtol=1e-5, atol=1e-7)
+
+
+def test_explanations_of_words_equal_the_textbooks():
+    """Of a decoder's word: its own attention, and that across to what an encoder read (Chefer et al., eq. 6–10)."""
+    _, look = doubled("t5")
+    (target,) = look.passage.answered.targets[:1]
+    maps, slopes = reference_maps(look, target)
+    bar = {name: (maps[name] * slopes[name]).clamp(min=0).mean(0) for name in maps}
+    own, across, inner = ([name for name in maps if part in name] for part in ("decoder", "EncDec", "encoder"))
+    own = [name for name in own if name not in across]
+    source = torch.eye(maps[inner[0]].shape[-1]).double()
+    for name in inner:
+        source = source + bar[name] @ source
+    words, context = torch.eye(maps[own[0]].shape[-1]).double(), 0.0
+    for mine, theirs in zip(own, across, strict=True):
+        context = context + bar[mine] @ context if torch.is_tensor(context) else context
+        words = words + bar[mine] @ words
+        context = context + normalised(words).T @ bar[theirs] @ normalised(source)
+    found = {each.stream: each.values for each in look.explain("gradient", 0)}
+    assert_close(found["source"].double(), context[target.word], rtol=1e-5, atol=1e-8)
+    shares = {each.stream: float(each.values.sum()) for each in look.explain("rollout", 0)}
+    assert sum(shares.values()) == pytest.approx(1)
+
+
+def normalised(relevance: torch.Tensor) -> torch.Tensor:
+    """What was added to the identity, each row divided by its sum, and the identity."""
+    added = relevance - torch.eye(len(relevance))
+    total = added.sum(1, keepdim=True)
+    return torch.where(total > 0, added / total.where(total > 0, 1.0), 0.0) + torch.eye(len(relevance))
+
+
+@pytest.mark.parametrize("name", ["bert", "gpt2"])
+def test_gradients_of_the_input_go_through_the_embeddings(name):
+    made, look = doubled(name)
+    target = look.passage.answered.targets[0]
+    arguments = dict(look.passage.fed.arguments)
+    embedded = made.model.get_input_embeddings()(arguments.pop("input_ids")).detach()
+
+    def score(x):
+        return target.score(made.model(inputs_embeds=x, **arguments))
+
+    (slope,) = torch.autograd.grad(score(embedded.requires_grad_()), embedded)
+    (felt,) = look.explain("input gradient")
+    assert_close(felt.values.double(), (slope * embedded).abs().sum(-1)[0].detach(), rtol=1e-5, atol=1e-8)
+    steps, total = 20, torch.zeros_like(embedded)
+    for i in range(steps):
+        between = (embedded.detach() * (i + 0.5) / steps).requires_grad_()
+        total += torch.autograd.grad(score(between), between)[0]
+    (found,) = look.explain("integrated gradients", steps=steps)
+    assert_close(found.values.double(), (embedded * total / steps).sum(-1)[0].detach(), rtol=1e-5, atol=1e-7)
+
+
+def test_integrated_gradients_add_up_to_the_answer():
+    _, look = doubled("vit")
+    passage, target = look.passage, look.passage.answered.targets[0]
+    pixels = passage.fed.arguments["pixel_values"]
+    with torch.no_grad():
+        moved = target.score(passage.output) - target.score(passage.model(torch.zeros_like(pixels)))
+    (found,) = look.explain("integrated gradients", steps=200)
+    assert float(found.values.sum()) == pytest.approx(float(moved), rel=1e-2)
+    (felt,) = look.explain("input gradient")
+    assert float(felt.values[0]) == 0.0  # no pixel made the class token
+    assert not math.isclose(float(felt.values.sum()), float(moved), rel_tol=1e-2)
+
+
+def test_a_target_is_named_or_numbered():
+    look = looked("bert")
+    by_name, by_number = look.explain("gradient", "calm"), look.explain("gradient", 0)
+    assert torch.equal(by_name[0].values, by_number[0].values)
+    assert by_name[0].target == "calm"
+    assert not torch.allclose(by_name[0].values, look.explain("gradient", 1)[0].values)
+    cat = looked("gpt2").explain("gradient", "cat")[0]
+    assert cat.target == "cat"
+    for wrong in ("purple", 7):
+        with pytest.raises(ValueError, match=r"target is .*; expected one of calm, loud"):
+            look.explain("gradient", wrong)
+    with pytest.raises(ValueError, match="which is 2 tokens"):
+        looked("gpt2").explain("gradient", "cat dog")
+
+
+def test_words_that_are_masked_lose_the_answer():
+    """Deletion ends where everything is masked, insertion begins there, and each point is the model's own answer."""
+    model, reader, asked = stranger("bert")
+    passage = ReadyForeign(model, reader).look(asked["text"])
+    found = text_faithfulness([passage], ["input gradient", "random"], steps=4)
+    assert found.deletion.shape == found.insertion.shape == (2, 1, 5)
+    whole = dict(passage.answered.answers)[passage.answered.targets[0].label]
+    assert_close(found.deletion[:, 0, 0], torch.full((2,), whole))
+    assert_close(found.insertion[:, 0, -1], torch.full((2,), whole))
+    assert_close(found.deletion[..., -1], found.insertion[..., 0])
+    values = pellucid.looking.explain(passage, "input gradient")[0].values
+    words = [i for i in range(len(values)) if i not in passage.fed.texts[0].special[0]]
+    half = sorted(words, key=lambda i: -float(values[i]))[: round(len(words) / 2)]
+    ids = passage.fed.arguments["input_ids"].clone()
+    ids[0, half] = reader.mask_token_id
+    with torch.no_grad():
+        left = model(**{**passage.fed.arguments, "input_ids": ids}).logits[0].softmax(-1)
+    assert_close(found.deletion[0, 0, 2], left[passage.output.logits[0].argmax()])
+    with pytest.raises(ValueError, match="0 methods and 1 texts"):
+        text_faithfulness([passage], [])
+
+
+# Faces and doors
+
+
+def test_two_lines_give_a_page_and_a_figure(tmp_path):
+    look = looked("t5")
+    look.save(tmp_path / "a.html")
+    page = (tmp_path / "a.html").read_text()
+    assert "<script" in page
+    assert "http" not in page.replace("http-equiv", "").replace("http://www.w3.org", "")
+    look.figure(tmp_path / "a.png")
+    assert (tmp_path / "a.png").stat().st_size > 5000
+    assert repr(look).startswith("T5ForConditionalGeneration: ")
+    assert "tokens of source" in repr(look)
+
+
+def test_our_own_models_are_looked_at_alike():
+    image = torch.rand(3, 32, 32)
+    look = pellucid.look("vit-cifar10", given=image, methods=["raw"])
+    assert_close(look.record("blocks.0.attention").row(0).sum(-1), torch.ones(1, 4))
+    assert torch.equal(look.explain("raw")[0].values, look.trace.maps[0].values)
+
+
+def test_a_module_of_ones_own_with_two_functions():
+    words = ["a", "b", "c"]
+    torch.manual_seed(0)
+
+    class Tiny(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.embed = nn.Embedding(3, 8)
+            self.layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
+            self.head = nn.Linear(8, 2)
+
+        def forward(self, ids):
+            return self.head(self.layer(self.embed(ids))[:, 0])
+
+    reader = (lambda text: torch.tensor([[words.index(each) for each in text]]), lambda ids: [words[i] for i in ids])
+    look = pellucid.look(Tiny(), reader, "abca", labels=("no", "yes"), methods=METHODS)
+    (stream,) = look.trace.streams
+    assert (stream.labels, stream.kind, look.trace.kind) == (("a", "b", "c", "a"), "text", "classifier")
+    assert {each.method for each in look.trace.maps} == set(METHODS)
+    assert from_bytes(to_bytes(look.trace)).answers == look.trace.answers
+
+
+def test_a_folder_of_timms_is_a_model(tmp_path):
+    import timm
+
+    small = {"img_size": 32, "embed_dim": 16, "depth": 1, "num_heads": 2, "num_classes": 3}
+    model = timm.create_model("vit_tiny_patch16_224", **small)
+    model.pretrained_cfg["input_size"] = (3, 32, 32)
+    timm.models.save_for_hf(model, tmp_path, model_args=small, safe_serialization=True)
+    ready = pellucid.load(f"timm:{tmp_path}")
+    found = ready.trace(image=picture())
+    assert (found.streams[0].grid, found.kind, len(found.layers)) == ((2, 2), "classifier", 1)
+
+
+@pytest.mark.parametrize("name", ["gpt2", "vit"])
+def test_a_folder_is_a_model(name, tmp_path):
+    made = stranger(name)
+    made.model.save_pretrained(tmp_path)
+    made.reader.save_pretrained(tmp_path)
+    ready = pellucid.load(f"hf:{tmp_path}")
+    given = made.asked.get("text", made.asked.get("image"))
+    assert [each.label for each in ready.predict(given)] == [label for label, _ in looked(name).trace.answers]
+    assert repr(ready).startswith("ReadyForeign(")
+
+
+@pytest.mark.parametrize(
+    ("ask", "sentence"),
+    [
+        (lambda: pellucid.look(nn.Linear(2, 2), given=torch.randn(1, 2)), "no attention in Linear"),
+        (
+            lambda: pellucid.look(stranger("gpt2").model, stranger("clip").reader, TEXT * 9),
+            "places for 32; give a shorter",
+        ),
+        (lambda: pellucid.look(small_vocabulary(), tokenizer(), TEXT), "don't belong together"),
+        (lambda: pellucid.look(stranger("gpt2").model, None, TEXT), "text is read by a tokenizer|picture"),
+        (lambda: pellucid.look(stranger("gpt2").model, tokenizer(), "  "), "the text is empty"),
+        (lambda: pellucid.look(stranger("vit").model, tokenizer(), TEXT), "takes no input_ids"),
+        (lambda: pellucid.look(stranger("bert").model, stranger("bert").reader, ["a", "b"]), "compared with a picture"),
+        (lambda: pellucid.look(stranger("vit").model, 7, TEXT), "reader is 7; expected a tokenizer"),
+        (lambda: pellucid.look(stranger("vit").model, stranger("vit").reader), "nothing to look at"),
+        (lambda: looked("dinov2").explain("gradient"), "gives no answer that its output tells"),
+        (lambda: looked("vit").explain("magic"), "method is 'magic'; expected one of raw"),
+        (lambda: pellucid.load("hf:./nowhere"), "hf:./nowhere is no model: there is no config.json in it"),
+        (lambda: pellucid.load("timm:no_such_model"), "timm:no_such_model can't be opened"),
+    ],
+)
+def test_bad_input_gets_one_sentence(ask, sentence):
+    with pytest.raises(ValueError, match=sentence) as caught:
+        ask()
+    assert "\n" not in str(caught.value)
+
+
+def small_vocabulary() -> nn.Module:
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    return GPT2LMHeadModel(GPT2Config(n_embd=8, n_layer=1, n_head=1, vocab_size=4)).eval()
+
+
+def test_other_inputs_are_refused_by_who_reads_them():
+    gpt2, vit, whisper = (stranger(name) for name in ("gpt2", "vit", "whisper"))
+    for reader, asked, sentence in (
+        (gpt2.reader, {"image": picture()}, "picture is read by an image processor"),
+        (gpt2.reader, {"audio": sound()}, "sound is read by a feature extractor"),
+        (whisper.reader, {"audio": sound()[None]}, "expected one row of samples"),
+        (gpt2.reader, {"text": TEXT, "generate": 0}, "generate is 0"),
+    ):
+        with pytest.raises(ValueError, match=sentence):
+            pellucid.look(gpt2.model if reader is gpt2.reader else whisper.model, reader, **asked)
+    assert vit.reader is not None
+    assert whisper.reader.feature_extractor.sampling_rate == RATE
