@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: setup browser check quick test fuzz mutate spice kills demo bench docs wheel lock sbom clean
+.PHONY: setup browser check quick test kernels fuzz mutate spice kills demo bench docs wheel lock sbom clean
 
 setup: .venv/ready .venv/node/ready
 
@@ -38,6 +38,11 @@ quick: setup # every room in a minute
 test: setup .venv/browser
 	$(BIN)/pytest -n 2 --dist loadfile
 
+kernels: setup # the kernels' tests where there is no GPU: 1 GB of Triton, kept apart from what the others import
+	@$(BIN)/python -c 'import triton' 2>/dev/null || test -d .venv/triton || $(BIN)/python -m pip install --quiet \
+		--disable-pip-version-check --constraint constraints.txt --no-deps --target .venv/triton triton
+	PYTHONPATH=$(CURDIR)/.venv/triton $(BIN)/pytest -n 0 tests/test_kernels.py
+
 fuzz: setup # 100,000 hostile inputs, an hour or so: for the night; SEED=2 for others, WORKERS=8 on more cores, Ctrl-C and again to go on
 	nice $(BIN)/python -W ignore tests/fuzz.py --inputs 100000 --seed $(or $(SEED),1) --workers $(or $(WORKERS),1)
 
@@ -60,6 +65,7 @@ bench: setup
 	$(BIN)/python benchmarks/training.py
 	$(BIN)/python benchmarks/decoding.py
 	$(BIN)/python benchmarks/server.py
+	$(BIN)/python benchmarks/viewing.py
 	$(BIN)/python benchmarks/faithfulness.py --half
 	$(BIN)/python benchmarks/claims.py
 	$(BIN)/python benchmarks/summaries.py

@@ -10,6 +10,7 @@ EXTRAS = {
     "anywidget": ("anywidget", "notebook"),
     "traitlets": ("anywidget", "notebook"),
     "datasets": ("Hugging Face's datasets", "hf"),
+    "pyarrow": ("PyArrow", "hf"),
     "pycocoevalcap": ("pycocoevalcap", "captions"),
     "sacrebleu": ("sacreBLEU", "translation"),
     "scipy": ("SciPy", "flow"),

@@ -246,7 +246,7 @@ WRONG = {
     ),
     "mask must have at most 4 axes": lambda q, k, v: attend(q, k, v, torch.ones(1, 1, 1, 5, 7)),
     "impl is 'magic'; expected 'auto', 'reference', 'fused' or 'triton'": lambda q, k, v: attend(q, k, v, impl="magic"),
-    "impl='triton' needs CUDA tensors of float16 or bfloat16": lambda q, k, v: attend(q, k, v, impl="triton"),
+    "impl='triton' needs CUDA tensors in float32 or less": lambda q, k, v: attend(q, k, v, impl="triton"),
     "dropout is 1.5": lambda q, k, v: attend(q, k, v, dropout=1.5),
     "beta is NaN": lambda q, k, v: attend(q, k, v, beta=math.nan),
     "beta=inf needs a boolean mask": lambda q, k, v: attend(q, k, v, torch.zeros(5, 7), beta=math.inf),

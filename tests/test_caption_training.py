@@ -20,12 +20,12 @@ from pellucid.data.scenes import SceneConfig
 from pellucid.data.tokenizer import BACKWARD, END, PAD, START, UNKNOWN, CaptionTokenizer
 from pellucid.evaluation.captions import cider_d
 from pellucid.models import ViT
+from pellucid.processes import Processes
 from pellucid.ready import load_captioner
 from pellucid.recipes import RECIPES, recipe
 from pellucid.runs.config import CaptionerRun, Critical
 from pellucid.training import Engine
 from pellucid.training.caption import Captioning, SelfCritical, backwards, resolve
-from pellucid.training.distributed import Processes
 from pellucid.training.reward import Reward
 from pellucid.training.start import adopt, begin_with
 

@@ -16,6 +16,7 @@ from trainings import TINY, WILD, Started, assert_same_run, log, trained, words_
 
 from pellucid.cli import main
 from pellucid.models import ViT, ViTConfig
+from pellucid.processes import Processes
 from pellucid.ready import load
 from pellucid.runs import ClassifierRun, RunFolder
 from pellucid.runs.checkpoints import Checkpoints, Facts, check_checkpoint, read_facts, read_state_facts
@@ -23,7 +24,6 @@ from pellucid.runs.checksum import EMPTY, Damaged, check_whole, sum_file, write_
 from pellucid.serve.app import create_app
 from pellucid.serve.limits import Limits
 from pellucid.training.checkpoint import save_checkpoint, save_parts
-from pellucid.training.distributed import Processes
 
 LOOKS = ViTConfig(classes=2, image=(8, 8), width=8, depth=1, heads=1, mean=(0.5,) * 3, std=(0.3,) * 3)
 FACTS = {"step": 5, "seconds": 1.5, "best": 0.25, "figures": {"top1": 0.25}}

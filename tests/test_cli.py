@@ -231,12 +231,18 @@ def test_demo_trains_and_draws(tmp_path):
     for picture in ("reverse.png", "vit_digits-2/curves.png", "scene-words.png", "photograph-words.png"):
         with Image.open(out / picture) as image:
             assert image.width > 500
-    report = (out / "report.html").read_text(encoding="utf-8")
+    page = out / "index.html"
+    report = page.read_text(encoding="utf-8")
     assert report.count("<h2>") == 5
     assert report.count('<script type="application/x-pellucid">') == 4
-    for line in ("exactly right on", "test images right, after", "where it looked as it said"):
+    assert "Where it looked as it said" in report
+    for line in ("exactly right on", "test images right, after"):
         assert next(said for said in result.stdout.splitlines() if line in said) in report
-    assert re.search(rf"serve --runs {re.escape(str(out))}$", result.stdout.splitlines()[-1])
+    *_, serve, last = result.stdout.splitlines()
+    assert re.search(rf"serve --runs {re.escape(str(out))}$", serve)
+    assert last.endswith(f": {page.as_uri()}")
+    for picture in ("reverse.png", "curves.png", "scene-words.png", "photograph-words.png", "ship.png"):
+        assert len(re.findall(rf"[ /]{picture}\b", result.stdout)) == (2 if picture == "curves.png" else 1), picture
 
 
 def test_demo_shows_its_drawings_to_the_shipped_model(monkeypatch, capsys, tmp_path):
@@ -249,13 +255,13 @@ def test_demo_shows_its_drawings_to_the_shipped_model(monkeypatch, capsys, tmp_p
     monkeypatch.setattr("pellucid.ready.loading.SHIPPED", tmp_path / "weights")
     story = Story()
     recognises(DemoOptions(out=tmp_path), story)
-    lines = capsys.readouterr().out.splitlines()[-4:]
-    for name, line in zip(SHOWN, lines[:2], strict=True):
+    lines = capsys.readouterr().out.splitlines()[-2:]
+    for name, line in zip(SHOWN, lines, strict=True):
         assert re.fullmatch(rf"{tmp_path / name}(  [a-j] \d+\.\d %){{3}}", line)
-    for name, line in zip(SHOWN, lines[2:], strict=True):
-        assert re.fullmatch(rf"{name} is [a-j] to it, with \d+\.\d%", line)
-    assert story.sections[0].sentences == tuple(lines[2:])
-    assert [seen.answers[0][0] for seen in story.traces] == [line.split()[2] for line in lines[2:]]
+    told = [part for part in story.sections[0].parts if isinstance(part, str)]
+    for name, line in zip(SHOWN, told, strict=True):
+        assert re.fullmatch(rf"{name} is [a-j] to it, with \d+\.\d%\.", line)
+    assert [seen.answers[0][0] for seen in story.traces] == [line.split()[2] for line in told]
 
 
 def test_demo_judges_what_is_said(monkeypatch, capsys, tmp_path):
@@ -271,7 +277,7 @@ def test_demo_judges_what_is_said(monkeypatch, capsys, tmp_path):
     assert judges(DemoOptions(out=tmp_path), story) == 0
     heard = [claim for claim in result.claims if claim.heard]
     assert heard
-    told = story.sections[0].sentences
+    told = story.sections[0].parts
     for claim, sentence in zip(heard, told, strict=False):
         assert sentence == f"“{claim.statement}” False. {claim.counter_example}"
     assert re.fullmatch(rf"{len(result.claims)} claims: .*; with sliders: {tmp_path / 'lab.html'}", told[-1])

@@ -15,12 +15,12 @@ from pellucid import ops
 from pellucid.layers import EncoderBlock
 from pellucid.models import ViT, ViTConfig
 from pellucid.ops import attend
+from pellucid.processes import Processes
 from pellucid.recipes import recipe
 from pellucid.runs import Optim, Run, RunFolder
 from pellucid.runs.config import Critical
 from pellucid.training import Engine, classify
 from pellucid.training.caption import Captioning, SelfCritical, resolve
-from pellucid.training.distributed import Processes
 from pellucid.watching import watch
 
 if not torch.cuda.is_available():

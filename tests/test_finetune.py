@@ -141,7 +141,7 @@ def test_what_is_asked_for_and_not_there_is_an_error(source):
         ({"model": {"width": 32}}, "model.width is 32, and .* has 16; leave it out"),
         ({"model": {"stem": "conv"}}, "model.stem is 'conv', and .* has 'linear'"),
         ({"model": {"heads": 8}}, "model.heads is 8, and .* has 4; leave it out"),  # as the recipe has it, but told
-        ({"module": nn.Linear(2, 2)}, "start is for vision transformers of ours"),
+        ({"module": nn.Linear(2, 2)}, "start is for models of ours"),
     ):
         with pytest.raises(ValueError, match=sentence):
             train("vit_finetune", folder, **changes)

@@ -3,16 +3,19 @@
 import json
 import math
 import re
+from functools import partial
 from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from browser import chromium as chromium
 from browser import keep
 from browser import visit as visit
 from serving import serving, wait_until
 from starlette.testclient import TestClient
 from torch import Tensor
+from torch.testing import assert_close
 
 from pellucid.cli import main
 from pellucid.lab import EXPERIMENTS, Outcome
@@ -242,6 +245,37 @@ def test_masks_that_leak_and_masks_that_break(lab, head):
 
 
 # ---- the ledger and the experiments of the page
+
+
+@pytest.mark.parametrize("off", [None, "norms", "residuals", "attention"])
+def test_a_block_number_by_number(lab, off):
+    """Every intermediate is torch's; what is switched off changes the block."""
+    how = {"times": 2.5} | {name: name != off for name in ("norms", "residuals", "attention")}
+    weights, steps = lab.evaluate(
+        "(how) => { const made = block_js.exampleBlock(); return [made, block_js.runBlock(made, how)]; }", how
+    )
+    w = {name: torch.tensor(rows, dtype=torch.float64) for name, rows in weights.items()}
+    norm = partial(F.layer_norm, normalized_shape=(8,)) if how["norms"] else lambda x: x
+    q, k, v = ((norm(w["x"]) @ w[name]).view(1, 5, 2, 4).transpose(1, 2) for name in "qkv")
+    mixed = F.scaled_dot_product_attention(q, k, v, scale=2.5 / 2).transpose(1, 2).reshape(5, 8)
+    middle = how["attention"] * mixed @ w["out"] + how["residuals"] * w["x"]
+    out = F.relu(norm(middle) @ w["inner"]) @ w["outer"] + how["residuals"] * middle
+    found = {step["name"]: torch.tensor(step["rows"], dtype=torch.float64) for step in steps}
+    assert len(found) == 14
+    for name, expected in {"mixed heads": mixed, "after attention": middle, "after the block": out}.items():
+        assert_close(found[name], expected, rtol=0, atol=1e-12)
+    assert_close(found["attention"].view(5, 2, 5).sum(-1), torch.ones(5, 2, dtype=torch.float64))
+
+
+def test_a_block_is_moved(lab):
+    card = lab.get_by_role("region", name="A block, number by number")
+    assert card.get_by_role("listitem").count() == 14
+    last = card.get_by_role("listitem").last
+    before = last.inner_text()
+    card.get_by_role("group", name="residuals").get_by_role("button", name="off").click()
+    assert "X″ = F" in last.inner_text()
+    assert last.inner_text().split("\n")[-1] != before.split("\n")[-1]
+    assert readings(lab, "A block, number by number")["cosine of X and X″"] < 0.9
 
 
 def test_the_ledger_is_filtered_by_verdict(lab, outcomes):

@@ -19,11 +19,11 @@ import pellucid
 from pellucid.cli import main
 from pellucid.data import DataConfig, ImageSet, load_images
 from pellucid.data.loader import BalancedOrder
+from pellucid.processes import Processes
 from pellucid.recipes import recipe
 from pellucid.runs import RunFolder
 from pellucid.training import fitting
 from pellucid.training.classify import Classification, resolve
-from pellucid.training.distributed import Processes
 from pellucid.training.fitting import Outlook, fit_parts, fit_run
 
 CPU = torch.device("cpu")

@@ -141,6 +141,13 @@ from pellucid.evaluation.translation import bleu
 assert bleu(["a man rides a horse"], ["a man rides a horse"]) > 99
 """,
     "flow": 'assert main(["attend", "vit-cifar10", ship, "--method", "flow"]) == 0',
+    "look": """
+from transformers import GPT2Config, GPT2LMHeadModel
+model = GPT2LMHeadModel(GPT2Config(n_embd=8, n_layer=1, n_head=1, vocab_size=9))
+model.save_pretrained("tiny")
+found = pellucid.load("hf:tiny").trace(arguments={"input_ids": torch.tensor([[1, 2, 3]])})
+assert [layer.name for layer in found.layers] == ["transformer.h.0.attn"]
+""",
     "tensorboard": """
 assert main([*train, "--tensorboard", "--out", "run"]) == 0
 assert list(Path("run/tensorboard").iterdir())
@@ -170,6 +177,7 @@ print(json.dumps({
     "hf": said(["data", "inspect", "hf:table"]),
     "translation": raised(lambda: bleu(["a"], ["a"])),
     "flow": said(["attend", "vit-cifar10", ship, "--method", "flow"]),
+    "look": said(["attend", "hf:tiny", "--text", "a"]),
     "tensorboard": said([*train, "--tensorboard", "--out", "board"]),
 }))
 """
@@ -180,6 +188,7 @@ SENTENCES = {
     "hf": "hf: needs Hugging Face's datasets: pip install 'pellucid[hf]'",
     "translation": "measuring translations needs sacreBLEU: pip install 'pellucid[translation]'",
     "flow": "the method flow needs SciPy: pip install 'pellucid[flow]'",
+    "look": "hf:tiny needs Hugging Face's transformers: pip install 'pellucid[look]'",
     "tensorboard": "--tensorboard needs TensorBoard: pip install 'pellucid[tensorboard]'",
 }
 

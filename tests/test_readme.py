@@ -9,11 +9,15 @@ import pytest
 import tyro
 from nav import TASKS
 from PIL import Image
+from strangers import stranger
 
 from pellucid.cli import main
+from pellucid.cli.sweep import split_words
 from pellucid.cli.verbs import VERBS, ExercisesOptions, LabOptions, TrainOptions
+from pellucid.config import override
 from pellucid.lab import EXPERIMENTS
 from pellucid.recipes import recipe
+from pellucid.training.sweep import list_combinations
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
@@ -35,9 +39,13 @@ COMMANDS = [
 
 
 @pytest.fixture
-def pictures(tmp_path, monkeypatch):
-    """Where the pages' pictures lie, and where they may write."""
+def pictures(tmp_path, monkeypatch, request):
+    """Where the pages' pictures lie, and where they may write; and of the page that looks at any model, a model."""
     monkeypatch.chdir(tmp_path)
+    if "look.md" in request.node.name:
+        made = stranger("gpt2")
+        made.model.save_pretrained("gpt2")
+        made.reader.save_pretrained("gpt2")
     for name, size in (("photo.jpg", (96, 64)), ("scene.png", (48, 48))):
         Image.effect_noise(size, 64).convert("RGB").save(name)
 
@@ -77,6 +85,7 @@ def test_commands_of_a_page_can_be_given(name, line):
         "pellucid predict vit-cifar10 photo.jpg --tops 3",
         "pellucid train vit_digits --optim.rate 3",
         "pellucid train vit_letters",
+        "pellucid sweep vit_digits --vary optim.rate 3",
         "pellucid lab temperament",
         "make coffee",
     ],
@@ -107,6 +116,12 @@ def parse(words):
         asked, changes = tyro.cli(TrainOptions, args=options, return_unknown_args=True)
         base = recipe(asked.recipe)
         tyro.cli(type(base), default=base, args=changes)
+    elif verb in ("sweep", "rate"):
+        asked, changes = tyro.cli(VERBS[verb], args=options, return_unknown_args=True)
+        base, (vary, rest) = recipe(asked.recipe), split_words(changes)
+        tyro.cli(type(base), default=base, args=rest)
+        for combination in list_combinations(vary, asked.draws, 0) if verb == "sweep" else ():
+            override(base, combination)
     elif words[:2] == ["lab", "exercises"]:
         tyro.cli(ExercisesOptions, args=options[1:])
     elif verb == "lab":

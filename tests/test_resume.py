@@ -362,7 +362,7 @@ def test_what_is_not_damaged_goes_on(stopped):
 @pytest.mark.parametrize("option", [["--batch", "32"], ["--out", "elsewhere"]])
 def test_resume_takes_no_other_options(option, stopped, capsys):
     said = refused(capsys, "train", "vit_digits", "--resume", stopped, *option)
-    assert said == "pellucid: --resume goes on with a run as it is; leave out the other options\n"
+    assert said == "pellucid: --resume goes on with a run as it is; leave out the other options but --duration\n"
 
 
 def test_a_folder_that_holds_a_run_is_left_alone(short, capsys):
@@ -414,4 +414,4 @@ def test_minutes_are_converted_once(tmp_path):
 
 
 def test_a_plan_is_what_the_folder_keeps(short):
-    assert RunFolder(short).plan() == Plan(steps=12, evaluate_every=8, checkpoint_every=4, epoch_size=1437)
+    assert RunFolder(short).plan() == Plan(steps=12, evaluate_every=8, checkpoint_every=4, epoch_size=1437, batch=16)

@@ -131,7 +131,8 @@ def refusal(response, status):
 def test_models_and_health(client):
     small, speaker = client.get("/api/models").json()
     assert small | {"parameters": 0} == {
-        "name": "small", "kind": "classifier", "image": [8, 8], "channels": 3, "parameters": 0, "labels": list(LABELS),
+        "name": "small", "kind": "classifier", "reads": ["picture"], "image": [8, 8], "channels": 3, "parameters": 0,
+        "labels": list(LABELS),
     }  # fmt: skip
     assert speaker["kind"] == "captioner"
     assert client.get("/api/health").json()["limits"] == {"bytes": 200_000, "pixels": 1 << 16, "seconds": 20.0}

@@ -12,8 +12,8 @@ from pathlib import Path
 import build
 import pytest
 import yaml
+from browser import axe_violations, keep
 from browser import chromium as chromium
-from browser import keep
 from browser import serving as serving_folder
 from browser import visit as visit
 from examples import fence_examples
@@ -184,6 +184,16 @@ def test_ten_pages_from_disk(site, visit, tmp_path):
     page.get_by_label("Search", exact=True).first.click()
     page.get_by_role("textbox", name="Search").press_sequentially("temperature")
     page.locator(".md-search-result__item").first.wait_for()
+
+
+@pytest.mark.parametrize("dark", [False, True])
+def test_whoever_cannot_see_or_point_reads_it_too(site, visit, dark):
+    page = visit((site / "index.html").as_uri(), home=site.as_uri(), dark=dark)
+    found = {}
+    for name in TEN[1:-1]:
+        page.goto((site / f"{name}.html").as_uri())
+        found[name] = axe_violations(page)
+    assert {name: each for name, each in found.items() if each} == {}
 
 
 def test_from_a_server_a_slider_moves(site, visit):

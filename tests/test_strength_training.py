@@ -32,6 +32,7 @@ from pellucid.data.captions import CaptionSet
 from pellucid.data.images import ImageSet
 from pellucid.data.tokenizer import END, MASK, PAD, START, UNKNOWN, CaptionTokenizer
 from pellucid.evaluation.captions import References, cider_d, score
+from pellucid.processes import Processes, joined
 from pellucid.recipes import recipe
 from pellucid.runs import Optim, Run, RunFolder, environment, folder
 from pellucid.runs.checkpoints import Facts
@@ -40,7 +41,6 @@ from pellucid.training import Engine, caption, classify, distributed, engine, me
 from pellucid.training.caption import Captioning, Known, SelfCritical, backwards
 from pellucid.training.checkpoint import CheckpointWriter, State, restore, save_checkpoint
 from pellucid.training.classify import Classification, choose_batch, resolve
-from pellucid.training.distributed import Processes
 from pellucid.training.muon import Muon, orthogonalised
 from pellucid.training.optim import make_optimizers, schedule, set_rate
 from pellucid.training.reward import Reward
@@ -627,11 +627,11 @@ def test_processes_are_joined_if_there_are_several(world, monkeypatch):
     monkeypatch.setattr(torch.distributed, "destroy_process_group", lambda: calls.append("left"))
     monkeypatch.setattr(torch.distributed, "get_rank", lambda: 1)
     monkeypatch.setattr(torch.distributed, "get_world_size", lambda: 2)
-    with distributed.joined(CPU) as processes:
+    with joined(CPU) as processes:
         assert (processes.rank, processes.world) == ((1, 2) if world == "2" else (0, 1))
     assert calls == (["gloo", "left"] if world == "2" else [])
     calls.clear()
-    with pytest.raises(RuntimeError), distributed.joined(CPU):
+    with pytest.raises(RuntimeError), joined(CPU):
         raise RuntimeError
     assert calls == (["gloo", "left"] if world == "2" else [])
     model = nn.Linear(1, 1)

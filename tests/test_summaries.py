@@ -164,3 +164,24 @@ def test_8192_tokens_are_summarised_exactly_in_under_100_mb():
             continue
         assert found["error"] < 1e-5, name
         assert found["megabytes"] < 100, name
+
+
+def test_places_far_from_zero_are_told_apart():
+    """Where a map stands on earth, in metres, changes no distance; with more than 25 places products are used."""
+    q, k, v = qkv(1, 1, 30, 40)
+    at, asked = torch.rand(40, 2).double() + 1e7, torch.rand(30, 2).double() + 1e7
+    distances = (asked[:, None] - at).square().sum(-1).sqrt()
+    expected = (truth(q, k, v)[1] * distances).sum(-1)
+    assert_close(ops.mean_distance(q, k, at, queries_at=asked), expected, rtol=1e-12, atol=0)
+
+
+def test_the_entropy_of_a_masked_map_has_a_finite_gradient():
+    q, k, _ = qkv(grad=True)
+    mask = make_mask("dead")[0]
+    found = torch.autograd.grad(ops.entropy(q, k, mask).sum(), (q, k))
+    s = (8**-0.5 * q @ k.mT).masked_fill(~mask.expand(2, 4, 5, 7), -1e9)
+    logs = s.log_softmax(-1)
+    alive = mask.any(-1).expand(2, 4, 5)
+    wanted = torch.autograd.grad((-(logs.exp() * logs).sum(-1) * alive).sum(), (q, k))
+    for a, b in zip(found, wanted, strict=True):
+        assert_close(a, b, rtol=0, atol=1e-12)

@@ -26,12 +26,12 @@ from pellucid.data.division import HeldOut
 from pellucid.data.sources import Splits
 from pellucid.devices import pick_device
 from pellucid.models import ViTConfig
+from pellucid.processes import Processes
 from pellucid.recipes import RECIPES, recipe
 from pellucid.runs import ClassifierRun, Duration, Optim, Run, RunFolder
 from pellucid.training import Engine
 from pellucid.training import progress as shown
 from pellucid.training.classify import Classification, resolve
-from pellucid.training.distributed import Processes
 from pellucid.training.reverse import Reversing
 
 CPU = torch.device("cpu")

@@ -1,6 +1,7 @@
 """Translators: the task on the engine, decoding, the ready model, its verbs, and what they say of bad input."""
 
 import json
+import re
 
 import pytest
 import torch
@@ -17,12 +18,12 @@ from pellucid.decode.translations import Sampling, map_words, translate_all
 from pellucid.explain.sentences import PairLook
 from pellucid.models import Transformer, TransformerConfig
 from pellucid.ops import masks
+from pellucid.processes import Processes
 from pellucid.ready import ReadyTranslator, load, load_translator
 from pellucid.recipes import recipe
 from pellucid.runs import RunFolder, TranslatorRun
 from pellucid.runs.checkpoints import Checkpoint
 from pellucid.training import Stopped, train
-from pellucid.training.distributed import Processes
 from pellucid.training.translate import Translating, disagreement, resolve
 from pellucid.views.bundle import load_trace, save_trace
 from pellucid.views.reading import attention_map
@@ -49,6 +50,20 @@ def trained(text, tmp_path_factory):
     """One that knows its little language."""
     out = tmp_path_factory.mktemp("runs") / "little"
     return train(small(text, duration="30 epochs"), out, progress=False)
+
+
+def test_one_begins_as_another_and_lora_moves_its_attentions(trained, text, tmp_path):
+    """With its shape and its pieces, which the data alone would have made otherwise; only products move."""
+    folder = trained.folder
+    how = {"duration": "2 steps", "start": str(folder), "tune.rank": 2, "optim.ema": 0.0}
+    again = train(small(text, **how, **{"subwords.size": 60}), tmp_path / "again", progress=False)
+    before, after = trained.model, again.model
+    assert after.tokenizer.to_json() == before.tokenizer.to_json()
+    pairs = {name: (tensor, before.model.state_dict()[name]) for name, tensor in after.model.state_dict().items()}
+    moved = {name for name, (now, then) in pairs.items() if not torch.equal(now, then)}
+    assert moved == {name for name in pairs if re.search(r"attention\.(q|k|v|out)\.weight$", name)}
+    with pytest.raises(ValueError, match=rf"model\.hidden is 32, and {re.escape(str(folder))} has"):
+        train(small(text, **how, **{"model.hidden": 32}), progress=False)
 
 
 def test_it_learns_a_language_and_reads_the_source(trained, text):

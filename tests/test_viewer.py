@@ -254,7 +254,7 @@ def test_page_from_disk(visit, ship, tmp_path):
 def test_a_page_tells_before_it_shows(ship, visit, tmp_path):
     picture = tmp_path / "one.png"
     Image.new("RGB", (30, 20), "red").save(picture)
-    sections = [Section("First <i>", ("It is 3 < 4.", "And so on."), (picture,)), Section("Second", ())]
+    sections = [Section("First <i>", ("It is 3 < 4.", "And so on.", picture)), Section("Second")]
     to_html(ship, tmp_path / "told.html", title="All & sundry", sections=sections)
     opened = visit((tmp_path / "told.html").as_uri())
     assert opened.locator("h1").inner_text() == "All & sundry"

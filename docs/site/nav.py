@@ -54,6 +54,7 @@ LOOK_UP = Section(
             "docs/watch.md",
             "docs/train.md",
             "docs/caption.md",
+            "docs/viewer.md",
             "docs/explain.md",
             "docs/serve.md",
         ),

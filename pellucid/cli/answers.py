@@ -8,9 +8,12 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from pellucid.config import parse_json
+from pellucid.extras import require
+from pellucid.files import replace_file, write_text
 from pellucid.ready.classifier import Prediction
 
-SUFFIXES = (".csv", ".jsonl")
+SUFFIXES = (".csv", ".jsonl", ".parquet")
+UNFINISHED = ".part.csv"  # beside a table that can't be added to
 
 
 class AnswersFile:
@@ -26,9 +29,15 @@ class AnswersFile:
             raise ValueError(f"the folder {str(path.parent)!r} doesn't exist; make it first")
         if path.is_dir():
             raise ValueError(f"{str(path)!r} is a folder; expected a file to write")
+        self.parquet = path if path.suffix.lower() == ".parquet" else None
+        if self.parquet is not None:
+            require("pyarrow", "--out FILE.parquet")
+            path = path.with_name(path.name + UNFINISHED)
         self.path, self.is_csv = path, path.suffix.lower() == ".csv"
         places = [f"_{place}" if place > 1 else "" for place in range(1, top + 1)]
         self.header = ["image", *(f"{name}{place}" for place in places for name in ("label", "probability"))]
+        if self.parquet is not None and self.parquet.exists() and not path.exists():
+            write_rows(self.parquet, path)  # go on with what is there
         self.answered = self._read()
         self.file: TextIO | None = None
 
@@ -39,9 +48,12 @@ class AnswersFile:
             self.file.write(_row(self.header))
         return self
 
-    def __exit__(self, *_: Any) -> None:
+    def __exit__(self, kind: Any, *_: Any) -> None:
         assert self.file is not None
         self.file.close()
+        if self.parquet is not None and kind is None:
+            write_parquet(self.path, self.parquet)
+            self.path.unlink()
 
     def write(self, answers: Sequence[tuple[str, Sequence[Prediction]]]) -> None:
         """A line for each picture, all of them on disk afterwards."""
@@ -87,6 +99,36 @@ class AnswersFile:
             raise ValueError(
                 f"{self.path} is there already, and holds no such answers{said}; give another file, or remove it"
             ) from error
+
+
+def write_parquet(rows: Path, path: Path) -> None:
+    """A table of the rows of a CSV file: names are text, and probabilities numbers."""
+    import pyarrow
+    import pyarrow.csv
+    import pyarrow.parquet
+
+    with rows.open(encoding="utf-8", errors="surrogateescape", newline="") as file:
+        header = next(csv.reader(file))
+    types = {name: pyarrow.float64() if name.startswith("probability") else pyarrow.string() for name in header}
+    how = pyarrow.csv.ConvertOptions(column_types=types, strings_can_be_null=False)
+    table = pyarrow.csv.read_csv(rows, convert_options=how)
+    replace_file(path, lambda part: pyarrow.parquet.write_table(table, part))
+
+
+def write_rows(path: Path, rows: Path) -> None:
+    """The rows of a table as `write_parquet` took them."""
+    import pyarrow.parquet
+
+    try:
+        table = pyarrow.parquet.read_table(path)
+    except (pyarrow.ArrowException, OSError) as error:
+        raise ValueError(f"{path} is there already, and can't be read: {error}") from error
+    columns = [
+        [f"{value:.6f}" if isinstance(value, float) else value for value in table.column(name).to_pylist()]
+        for name in table.column_names
+    ]
+    lines = [table.column_names, *zip(*columns, strict=True)]
+    write_text(rows, "".join(_row(list(line)) for line in lines))
 
 
 def describe(image: str, best: Sequence[Prediction]) -> dict[str, Any]:

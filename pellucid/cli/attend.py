@@ -3,13 +3,14 @@
 import json
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 import torch
 from matplotlib.figure import Figure
 
+from pellucid.cli.attend_any import attend_any, is_anybodys
 from pellucid.cli.attend_sentences import attend_sentences
 from pellucid.cli.pictures import check_all_read, find_pictures, number_file, read_pictures
 from pellucid.cli.verbs import AttendOptions
@@ -45,11 +46,16 @@ class Watched(NamedTuple):
 def attend(options: AttendOptions) -> None:
     """Watch a model look at every picture that can be read; the others get a sentence each, and exit code 2."""
     check_files(options)
+    if is_anybodys(options.model):
+        return attend_any(options)
+    if options.audio is not None or options.generate is not None:
+        raise ValueError(f"--audio and --generate are for hf: models; {options.model} is one of ours")
     methods: list[Method] = [cast(Method, method.replace("-", " ")) for method in options.method]
     model = load(options.model, device=pick_device(options.device))
     if isinstance(model, ReadyTranslator):
-        attend_sentences(options, model)
-        return
+        return attend_sentences(replace(options, images=(*options.images, *options.text)), model)
+    if options.text:
+        raise ValueError(f"--text is for hf: models and translators; {options.model} looks at pictures")
     paths = find_pictures(options.images)
     check_kind(options, model)
     watched = [
@@ -65,7 +71,7 @@ def attend(options: AttendOptions) -> None:
         print(json.dumps(summarise(options, watched, files, measured, health), allow_nan=False))
     else:
         print_findings(watched, files, measured, health)
-    check_all_read(len(watched), paths)
+    return check_all_read(len(watched), paths)
 
 
 # What was asked for, before the work

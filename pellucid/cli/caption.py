@@ -1,18 +1,20 @@
 """pellucid caption: what a captioner says of pictures of yours, and where it looks as it says it."""
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from jaxtyping import Float
 from torch import Tensor
 
-from pellucid.cli.pictures import check_all_read, find_pictures, number_file, read_pictures
+from pellucid.cli.pictures import check_all_read, find_pictures, number_file, read_pictures, say
 from pellucid.cli.verbs import CaptionOptions
 from pellucid.data.images import decode, probe
 from pellucid.decode.captions import Caption
 from pellucid.devices import pick_device
 from pellucid.models.captioner import Captioner
+from pellucid.processes import Processes, joined
 from pellucid.ready import ReadyCaptioner, load_captioner
 from pellucid.views.captions import caption_figure
 from pellucid.views.figures import check_path, save_figure
@@ -32,14 +34,30 @@ def caption(options: CaptionOptions) -> None:
     if options.figure is not None:
         check_path(options.figure)
     paths = find_pictures(options.images)
-    model = load_captioner(options.model, pick_device(options.device))
+    device = pick_device(options.device)
+    model = load_captioner(options.model, device)
     check_layer_and_head(model.model, options.layer, options.head)
+    with joined(device) as processes:
+        _caption_all(options, model, paths, processes)
+
+
+def _caption_all(options: CaptionOptions, model: ReadyCaptioner, paths: Sequence[Path], processes: Processes) -> None:
+    """Batch by batch; each process does its share of them, and the first one tells all."""
     listed: list[dict[str, Any]] = []
-    for read in read_pictures(paths, model, CAPTION_BATCH):
-        pixels, drawn = [each.pixels for each in read], options.figure is not None
-        captions = model.caption(pixels, options.beam, options.n_best, attention=drawn)
-        for (number, path, _), best in zip(read, captions, strict=True):
+
+    def write(start: int) -> list[tuple[int, Path, list[Caption]]]:
+        part = paths[start : start + CAPTION_BATCH]
+        read = next(read_pictures(part, model, len(part), None if len(paths) == 1 else say), [])
+        pixels = [each.pixels for each in read]
+        captions = model.caption(pixels, options.beam, options.n_best, attention=drawn) if read else []
+        return [(start + number, path, best) for (number, path, _), best in zip(read, captions, strict=True)]
+
+    drawn = options.figure is not None
+    for answers in processes.share_work(range(0, len(paths), CAPTION_BATCH), write):
+        for number, path, best in answers:
             listed.append({"image": str(path), "captions": [each.to_json() for each in best]})
+            if not processes.first:
+                continue
             if not options.json:
                 print(describe_captions(path, best), flush=True)
             if options.figure is not None:
@@ -47,7 +65,7 @@ def caption(options: CaptionOptions) -> None:
                 save_figure(draw_attention(model, path, best[0], options.layer, options.head), place)
                 if not options.json:
                     print(f"figure: {place}")
-    if options.json:
+    if options.json and processes.first:
         print(json.dumps(listed, allow_nan=False))
     check_all_read(len(listed), paths)
 

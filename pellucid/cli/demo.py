@@ -46,13 +46,17 @@ class Story:
 
     def begin(self, heading: str) -> None:
         print(f"\n{heading}" if self.sections else heading)
-        self.sections.append(Section(heading, ()))
+        self.sections.append(Section(heading))
 
-    def say(self, sentence: str, *pictures: Path) -> None:
-        """Print the sentence; pictures are shown under it in the report."""
+    def say(self, sentence: str) -> None:
+        """Print the sentence, and keep it for the page."""
         print(sentence)
+        self.show(sentence)
+
+    def show(self, sentence: str, *pictures: Path) -> None:
+        """Keep it for the page alone, pictures under it: the terminal has been told where they lie."""
         last = self.sections[-1]
-        self.sections[-1] = replace(last, sentences=(*last.sentences, sentence), pictures=(*last.pictures, *pictures))
+        self.sections[-1] = replace(last, parts=(*last.parts, sentence, *pictures))
 
 
 def demo(options: DemoOptions) -> int:
@@ -73,10 +77,10 @@ def demo(options: DemoOptions) -> int:
     looks(options, story)
     translates(options, story)
     code = judges(options, story) if options.lab else 0
-    report = options.out / "report.html"
-    to_html(story.traces, report, title="What the demo did", sections=story.sections)
-    print(f"\nall of it, with the attention to look at: {report}")
-    print(f"the same live, with pictures of yours: {_command()} serve --runs {options.out}")
+    page = options.out / "index.html"
+    to_html(story.traces, page, title="What pellucid's demo did", sections=story.sections)
+    print(f"\nwith pictures of yours: {_command()} serve --runs {options.out}")
+    print(f"all of it on one page, to look at and to send: {page.resolve().as_uri()}")
     return code
 
 
@@ -106,7 +110,8 @@ def reverses(options: DemoOptions, story: Story) -> None:
     )
     path = options.out / "reverse.png"
     save_figure(figure, path)
-    story.say(f"where it looked for each digit: {path}", path)
+    print(f"figure: {path}")
+    story.show("Where it looked for each digit that it said:", path)
 
 
 def reads(options: DemoOptions, story: Story) -> None:
@@ -121,7 +126,7 @@ def reads(options: DemoOptions, story: Story) -> None:
         f"it reads {report.top1:.2%} of {len(report.labels)} test images right, after {result.seconds:.1f} s of "
         f"training ({result.images / result.seconds:,.0f} images/s)"
     )
-    story.say("loss and accuracy against the epoch:", show_run(result))
+    story.show("Loss and accuracy against the epoch:", show_run(result))
 
 
 def recognises(options: DemoOptions, story: Story) -> None:
@@ -134,7 +139,7 @@ def recognises(options: DemoOptions, story: Story) -> None:
     for name in SHOWN:
         trace = model.trace(options.out / name)
         story.traces.append(trace)
-        story.say(f"{name} is {trace.answers[0][0]} to it, with {trace.answers[0][1]:.1%}")
+        story.show(f"{name} is {trace.answers[0][0]} to it, with {trace.answers[0][1]:.1%}.", options.out / name)
 
 
 def tells(options: DemoOptions, story: Story) -> None:
@@ -160,13 +165,13 @@ def tells(options: DemoOptions, story: Story) -> None:
         f"as it says a word of an object, it looks at that object {figures['pointing']:.1%} of the time "
         f"(chance: {figures['pointing_chance']:.1%}; {figures['pointing_map']}, chosen on other scenes)"
     )
-    show_run(result)
+    story.show("Loss and accuracy against the epoch:", show_run(result))
     scene, words = options.out / "scene.png", options.out / "scene-words.png"
     pixels = test.images.read(torch.tensor([0]))[0]
     Image.fromarray(pixels.permute(1, 2, 0).numpy()).save(scene)
     layer, head = report.pointing_by
     caption(CaptionOptions(str(path), (str(scene),), figure=words, layer=layer, head=head))
-    story.say("where it looked for each word of a scene:", words)
+    story.show("Where it looked for each word of a scene:", words)
     story.traces.append(model.trace(pixels))
 
 
@@ -179,7 +184,7 @@ def looks(options: DemoOptions, story: Story) -> None:
     caption(CaptionOptions(SPEAKS, (str(photograph),), n_best=3, figure=words))
     trace = load_captioner(SPEAKS).trace(photograph)
     story.traces.append(trace)
-    story.say(f"where it looked as it said “{' '.join(word for word, *_ in trace.words)}”:", words)
+    story.show(f"Where it looked as it said “{' '.join(word for word, *_ in trace.words)}”:", words)
 
 
 def translates(options: DemoOptions, story: Story) -> None:
@@ -190,7 +195,7 @@ def translates(options: DemoOptions, story: Story) -> None:
     trace = load_translator(TRANSLATES).trace(SENTENCE)
     story.traces.append(trace)
     said = "".join(word for word, _ in trace.words[:-1]).strip()
-    story.say(f"which words of “{SENTENCE}” it read as it said “{said}”:", alignment)
+    story.show(f"Which words of “{SENTENCE}” it read as it said “{said}”:", alignment)
 
 
 def judges(options: DemoOptions, story: Story) -> int:

@@ -17,6 +17,7 @@ from pellucid.devices import pick_device
 from pellucid.evaluation import CaptioningReport, ClassificationReport, jars
 from pellucid.evaluation.captions import CAPTION_METRICS
 from pellucid.evaluation.multilabel import MultiLabelReport
+from pellucid.processes import Processes, joined
 from pellucid.ready import ReadyCaptioner, ReadyClassifier, ReadyTranslator, load
 from pellucid.views.captions import Example, examples_figure
 from pellucid.views.figures import check_path, save_figure
@@ -44,27 +45,33 @@ def evaluate(options: EvaluateOptions) -> None:
     for path in (options.captions, options.translations, options.report):
         if path is not None and not path.parent.is_dir():
             raise ValueError(f"the folder {str(path.parent)!r} doesn't exist; make it first")
-    model = load(options.model, device=pick_device(options.device))
+    device = pick_device(options.device)
+    model = load(options.model, device=device)
     if isinstance(model, ReadyTranslator):
         evaluate_translations(options, model)
         return
     if options.split not in SPLITS:
         raise ValueError(f"--split is {options.split!r}; expected one of {', '.join(SPLITS)}")
     refuse(options, ("translations",), f"translators; this model is a {model.kind}")
-    if isinstance(model, ReadyCaptioner):
-        evaluate_captions(options, model)
-    else:
-        evaluate_classes(options, model)
+    with joined(device) as processes:
+        if isinstance(model, ReadyCaptioner):
+            evaluate_captions(options, model, processes)
+        else:
+            evaluate_classes(options, model, processes)
 
 
-def evaluate_classes(options: EvaluateOptions, model: ReadyClassifier) -> None:
-    """Accuracy and calibration and, if asked for, the confusion matrix."""
+def evaluate_classes(options: EvaluateOptions, model: ReadyClassifier, processes: Processes) -> None:
+    """Accuracy and calibration and, if asked for, the confusion matrix; told by the first process."""
     refuse(options, ("beam", *FOR_CAPTIONERS), "captioners; this model is a classifier")
     how = {"path": options.path, "batch": options.batch or 500, "tolerated": options.tolerated}
     how |= {"classes": read_classes(options.classes), "views": options.views}
     if options.calibrate:
+        if processes.world > 1:
+            raise ValueError("--calibrate is for one process; leave out torchrun")
         calibrate(options, model, how)
-    report = model.evaluate(options.data, options.split, **how)
+    report = model.evaluate(options.data, options.split, processes=processes, **how)
+    if not processes.first:
+        return
     if isinstance(report, MultiLabelReport):
         refuse(options, ("confusion", "report"), "images of one class each; here several may be true")
     if options.json:
@@ -90,7 +97,7 @@ def calibrate(options: EvaluateOptions, model: ReadyClassifier, how: dict[str, A
         print(f"answers are divided by {temperature:.3f} from now on, and were by {before:.3f}\n")
 
 
-def evaluate_captions(options: EvaluateOptions, model: ReadyCaptioner) -> None:
+def evaluate_captions(options: EvaluateOptions, model: ReadyCaptioner, processes: Processes) -> None:
     """Scores beside those of captions that were made without looking and, if asked for, what the model says."""
     refuse(options, FOR_CLASSIFIERS, "classifiers; this model writes captions")
     if options.split == "all":
@@ -100,8 +107,10 @@ def evaluate_captions(options: EvaluateOptions, model: ReadyCaptioner) -> None:
         jars.find_jar(name)
     with show_bar(options.model) as progress:
         how = {"beam": 5 if options.beam is None else options.beam, "batch": options.batch or 64, "progress": progress}
-        how |= {"path": options.path, "tolerated": options.tolerated}
+        how |= {"path": options.path, "tolerated": options.tolerated, "processes": processes}
         report = model.evaluate(options.data, options.split, **how)
+    if not processes.first:
+        return
     figures: dict[str, Any] = report.figures | {"data": options.data, "split": options.split}
     failure = None
     if options.captions is not None:

@@ -4,12 +4,14 @@ import glob
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from jaxtyping import UInt8
 from torch import Tensor
 
+from pellucid.data.decoding import Item
 from pellucid.data.opener import SUFFIXES
+from pellucid.data.sources import DataConfig, list_images
 from pellucid.ready import ReadyModel
 
 
@@ -17,7 +19,7 @@ class Read(NamedTuple):
     """A picture that could be read, with its place among all that were named, from one on."""
 
     number: int
-    path: Path
+    path: Any  # its file, or what a source has of it
     pixels: UInt8[Tensor, "c y x"]
 
 
@@ -43,24 +45,45 @@ def find_pictures(names: Sequence[str | Path]) -> list[Path]:
     return paths
 
 
+def find_images(names: Sequence[str]) -> list[Path | Item]:
+    """As `find_pictures`, and the images of sources that hold many in a file: wds:SHARDS, hf:NAME."""
+    found: list[Path | Item] = []
+    for name in names or ("",):
+        if name.startswith(("wds:", "hf:")):
+            listing = list_images(DataConfig(name))
+            assert listing is not None, "these sources are listed"
+            found += [item for entries in listing.splits.values() for item, _ in entries]
+        else:
+            found += find_pictures([name] if name else [])
+    return found
+
+
+def name_of(image: Path | Item) -> str:
+    """What an image is called in answers."""
+    return str(image) if isinstance(image, Path) else image.name
+
+
 def read_pictures(
-    paths: Sequence[Path], model: ReadyModel, batch: int = 1, complain: Callable[[str], None] | None = None
+    paths: Sequence[Path | Item], model: ReadyModel, batch: int = 1, complain: Callable[[str], None] | None = None
 ) -> Iterator[list[Read]]:
     """Some at a time. One that can't be read gets a sentence, or raises it if it is alone; or `complain` is told."""
     for start in range(0, len(paths), batch):
         read = []
         for number, path in enumerate(paths[start : start + batch], start + 1):
             try:
-                read.append(Read(number, path, model.reader.read(path)))
+                reader = model.reader
+                pixels = reader.read(path) if isinstance(path, Path) else path.decode(reader.size, reader.channels)
+                read.append(Read(number, path, pixels))
             except ValueError as error:
                 if complain is None and len(paths) == 1:
                     raise
-                (complain or _say)(str(error))
+                (complain or say)(str(error))
         if read:
             yield read
 
 
-def _say(error: str) -> None:
+def say(error: str) -> None:
+    """On the way, without an end to the others."""
     print(f"pellucid: {error}", file=sys.stderr)
 
 
@@ -69,7 +92,7 @@ def number_file(path: Path, number: int, count: int) -> Path:
     return path if count == 1 else path.with_stem(f"{path.stem}-{number}")
 
 
-def check_all_read(read: int, paths: Sequence[Path]) -> None:
+def check_all_read(read: int, paths: Sequence[Any]) -> None:
     """After what could be done is done: exit code 2 if a picture could not be read."""
     if read < len(paths):
         raise ValueError(f"{len(paths) - read} of {len(paths)} pictures could not be read")

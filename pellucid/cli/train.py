@@ -12,10 +12,10 @@ import tyro
 from pellucid.cli import parse_words
 from pellucid.cli.verbs import TrainOptions
 from pellucid.devices import pick_device
+from pellucid.processes import Processes, joined
 from pellucid.recipes import recipe
 from pellucid.runs import AnyRun, Run, RunFolder
 from pellucid.training import Result, Stopped, train_run
-from pellucid.training.distributed import Processes, joined
 from pellucid.training.train import free_path
 from pellucid.views.curves import save_curves
 

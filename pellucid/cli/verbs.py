@@ -154,13 +154,14 @@ class PredictOptions:
     model: Positional[str]
     """A run's folder, a saved folder, or the name of a shipped model."""
     images: Positional[tuple[str, ...]]
-    """Pictures (PNG, JPEG, WebP, GIF, BMP, TIFF, PPM or AVIF), folders of them, or patterns such as 'photos/*.jpg'."""
+    """Pictures (PNG, JPEG, WebP, GIF, BMP, TIFF, PPM or AVIF), folders of them, patterns such as 'photos/*.jpg', shards
+    (wds:SHARDS) or tables (hf:NAME)."""
     top: int = 5
     """How many classes to name."""
     json: bool = False
     """Print a JSON list."""
     out: Path | None = None
-    """Write the answers into this file, a picture a line (.csv, .jsonl); pictures that it has already are left out."""
+    """Write the answers into this file, a picture a line (.csv, .jsonl, .parquet); what it has already is left out."""
     batch: int = 32
     """Pictures at a time."""
     views: int = 1
@@ -238,20 +239,33 @@ class AttendOptions:
     """See what a model looks at: one page with every head of every layer, that works from disk and without a network.
 
     Example: pellucid attend vit-cifar10 photo.jpg --out report.html
+    Anybody's model: pellucid attend hf:FOLDER --text "The cat sat because it was tired"
     """
 
     model: Positional[str]
-    """A run's folder, a saved folder, or the name of a shipped model."""
-    images: Positional[tuple[str, ...]]
+    """A run's folder, a saved folder, or the name of a shipped model; hf:FOLDER or hf:NAME
+    (Hugging Face's), timm:FOLDER or timm:NAME."""
+    images: Positional[tuple[str, ...]] = ()
     """Pictures (PNG, JPEG, WebP, GIF, BMP, TIFF, PPM, AVIF), folders of them, or patterns such as 'photos/*.jpg'; of a
     translator sentences, each in quotes."""
+    text: tuple[str, ...] = ()
+    """What hf: models read: a text, two that are a pair, or several that a picture is compared with."""
+    audio: Path | None = None
+    """What hf: models hear: a .wav file of 16 bits, in the rate that the model takes."""
+    generate: int | None = None
+    """hf: models: how many tokens are generated at most; none unless it can't answer otherwise, then 20."""
     out: Path = Path("report.html")
     """The page, one self-contained file."""
-    method: tuple[Literal["raw", "rollout", "flow", "gradient", "input-gradient", "random"], ...] = (
+    method: tuple[
+        Literal[
+            "raw", "rollout", "flow", "gradient", "input-gradient", "random", "column-mass", "integrated-gradients"
+        ],
+        ...,
+    ] = (
         "rollout",
         "gradient",
     )
-    """What says how much each patch counts, one or more."""
+    """What says how much each patch or word counts, one or more; the last two are for hf: and timm: models."""
     target: str | None = None
     """Classifiers: the class to explain, by name or number; the likeliest unless given."""
     beam: int | None = None
@@ -389,7 +403,8 @@ class ServeOptions:
     """
 
     models: tuple[str, ...] = ()
-    """Runs' folders, saved folders or names of shipped models; all shipped ones unless given."""
+    """Runs' folders, saved folders or names of shipped models; all shipped ones unless given. hf:FOLDER and timm:FOLDER
+    for other libraries' models, whatever they read."""
     runs: Path | None = None
     """Folder whose subfolders are training runs; runs unless given."""
     host: str = "127.0.0.1"

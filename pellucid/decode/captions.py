@@ -16,6 +16,7 @@ from pellucid.decode.attention import cross_attention
 from pellucid.decode.beam import beam_search
 from pellucid.layers.modes import evaluating
 from pellucid.models.captioner import Captioner
+from pellucid.processes import Processes
 
 
 @dataclass(frozen=True, eq=False)
@@ -103,11 +104,16 @@ def caption_all(
     beam: int = 5,
     batch: int = 64,
     progress: Callable[[int, int], None] | None = None,
+    processes: Processes | None = None,
 ) -> list[str]:
-    """The best caption of every image; progress is told how many are done, of how many."""
+    """The best caption of every image; progress is told how many are done, of how many. processes: share the work."""
+
+    def write(part: Tensor) -> list[str]:
+        return [best.text for best, *_ in write_captions(model, tokenizer, images.read(part), beam=beam)]
+
     texts: list[str] = []
-    for part in torch.arange(len(images)).split(batch):
-        texts += [best.text for best, *_ in write_captions(model, tokenizer, images.read(part), beam=beam)]
+    for part in (processes or Processes()).share_work(torch.arange(len(images)).split(batch), write):
+        texts += part
         if progress is not None:
             progress(len(texts), len(images))
     return texts

@@ -3,7 +3,7 @@
 import time
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -16,6 +16,7 @@ from pellucid.data.augment import Normalise
 from pellucid.evaluation.asking import ask
 from pellucid.evaluation.multilabel import MultiLabelReport, binary_entropy
 from pellucid.layers.modes import evaluating
+from pellucid.processes import Processes
 
 
 @dataclass(frozen=True)
@@ -105,6 +106,22 @@ class ClassificationReport:
         place = (confidence * bins).ceil().long().clamp(1, bins) - 1
         gap = torch.zeros(bins, dtype=torch.float64).index_add_(0, place, confidence - self.right.double())
         return (gap.abs().sum() / len(confidence)).item()
+
+
+def evaluate_together(
+    model: nn.Module, images: Any, normalise: Normalise, processes: Processes, *, labels: Tensor, batch: int, **how: Any
+) -> ClassificationReport | MultiLabelReport:
+    """As `evaluate_classifier`, each process its share of the batches: the same ones, so the same answers."""
+
+    def evaluate(part: Tensor) -> ClassificationReport | MultiLabelReport:
+        report = evaluate_classifier(model, images.subset(part), normalise, labels=labels[part], batch=batch, **how)
+        return replace(report, images=None)
+
+    started = time.perf_counter()
+    reports = list(processes.share_work(torch.arange(len(images)).split(batch), evaluate))
+    whole = {name: torch.cat([getattr(each, name) for each in reports]) for name in ("probabilities", "labels")}
+    loss = sum(each.loss * len(each.labels) for each in reports) / max(1, len(images))
+    return replace(reports[0], **whole, loss=loss, seconds=time.perf_counter() - started, images=images)
 
 
 @torch.no_grad()

@@ -21,6 +21,7 @@ from pellucid.evaluation.captions import References, tokenise_captions
 from pellucid.evaluation.controls import controls
 from pellucid.evaluation.pointing import Pointing, PointingMap, pointing_at
 from pellucid.models.captioner import Captioner
+from pellucid.processes import Processes
 
 TO_CHOOSE = 1000  # scenes on which the map that points best is chosen
 
@@ -82,10 +83,12 @@ def evaluate_captioner(
     beam: int = 5,
     batch: int = 64,
     progress: Callable[[int, int], None] | None = None,
+    processes: Processes | None = None,
 ) -> CaptioningReport:
     """Caption all images, and compare with what people said, and with what is said without looking.
 
     training: captions among which the best fixed one is searched for; those of the images unless given.
+    processes: write the captions together.
     others: scenes, none of `images`, on which it is chosen which map points best.
 
     >>> import pellucid
@@ -97,7 +100,8 @@ def evaluate_captioner(
     4
     """
     started = time.perf_counter()
-    captions = caption_all(model, tokenizer, images.images, beam=beam, batch=batch, progress=progress)
+    how = {"beam": beam, "batch": batch, "progress": progress, "processes": processes}
+    captions = caption_all(model, tokenizer, images.images, **how)
     seconds = time.perf_counter() - started
     blank = write_captions(model, tokenizer, PictureReader.of(model.config.encoder).blank()[None], beam=beam)[0][0].text
     compared = controls(

@@ -16,6 +16,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from pellucid.ops import tiled
 from pellucid.ops.exact import weight_blocks
 from pellucid.ops.summaries import check_chain, rollout
 from pellucid.watching.record import Record
@@ -154,7 +155,10 @@ def _share(part: Tensor, whole: Tensor) -> Tensor:
 
 
 def _relevance(record: Record, x: Float[Tensor, "b n"], *, transposed: bool = False) -> Float[Tensor, "b m"]:
-    """Ā·x or Āᵀ·x, a few rows of Ā at a time."""
+    """Ā·x or Āᵀ·x, by a kernel where one takes it, else a few rows of Ā at a time."""
+    q, k, mask, beta, gate = record.q, record.k, record.mask, record.beta, (record.gradient("output"), record.v)
+    if tiled.takes("auto", q, k, mask, beta, *gate):
+        return tiled.apply_gated(q, k, x, gate, mask, beta, record.causal, transposed=transposed).to(x.dtype)
     size = record.k.shape[2] if transposed else record.q.shape[2]
     relevance = x.new_zeros(x.shape[0], size)
     for rows, p in weight_blocks(record.q, record.k, record.mask, record.beta, record.causal):

@@ -108,7 +108,7 @@ def spread(
     *,
     launch: Launch | None = None,
 ) -> Tensor:
-    """Pᵀ·x (b h k e) in float32, for x (b h q e) with e up to WIDEST."""
+    """Pᵀ·x (b h k e) in float32, for x (b h q e), as wide as heads may be."""
     launch = launch or Launch.of("spread", q, x.shape[-1])
     (b, h, n_q, width), n_k = q.shape, k.shape[2]
     q, k, x = (t if t.stride(-1) == 1 else t.contiguous() for t in (q, k, x))

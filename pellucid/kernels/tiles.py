@@ -128,8 +128,9 @@ def _survey(
             plain = seen & (given != 0)
             seen = plain
         else:
-            plain = seen & (given == 0)
-            seen = seen & (given > float("-inf"))
+            bias = given.to(tl.float32)
+            plain = seen & (bias == 0)
+            seen = seen & (bias > float("-inf"))
         if CAUSAL:
             plain, seen = plain & (at_k <= at_q + offset), seen & (at_k <= at_q + offset)
         any_seen = tl.max(tl.max(seen.to(tl.int32), 1), 0)

@@ -39,9 +39,8 @@ def weigh(
     if BY_KEYS:
         row_top = tl.load(tops + there, mask=there < n_q, other=0.0)
         total = tl.load(totals + there, mask=there < n_q, other=0.0)
-        total = tl.log2(
-            tl.where(total > 0, total, float("inf"))
-        )  # of a row that is dead or isn't there every weight is 0
+        # Of a row that is dead or isn't there every weight is 0.
+        total = tl.log2(tl.where(total > 0, total, float("inf")))
         if PARTLY:  # a top of −10³⁰ would swallow the total
             s = hide(s * scale, mask, there[None, :], here[:, None], n_q, n_k, offset, mq, mk, MASK, CAUSAL)
             x = (s - row_top[None, :]) - total[None, :]
@@ -119,13 +118,9 @@ def _weighed(
     kept_gate = kept
     if GATED:
         if BY_KEYS:
-            kept_gate = load_rows(
-                gate_k, tile * KEPT, n_k, gate_columns, gate_width, gkt, KEPT, WHOLE_GATE
-            )  # fmt: skip
+            kept_gate = load_rows(gate_k, tile * KEPT, n_k, gate_columns, gate_width, gkt, KEPT, WHOLE_GATE)
         else:
-            kept_gate = load_rows(
-                gate_q, tile * KEPT, n_q, gate_columns, gate_width, gqt, KEPT, WHOLE_GATE
-            )  # fmt: skip
+            kept_gate = load_rows(gate_q, tile * KEPT, n_q, gate_columns, gate_width, gqt, KEPT, WHOLE_GATE)
     sums = ()
     for _ in tl.static_range(E):
         sums = sums + (tl.zeros([KEPT], tl.float32),)

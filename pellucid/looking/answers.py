@@ -100,8 +100,10 @@ def is_crossing(model: nn.Module) -> bool:
 def answer(model: nn.Module, fed: Fed, reader: Reader, output: Any, labels: Sequence[str] | None) -> Answered:
     """What the output means."""
     compared = _part(output, "logits_per_image")
-    if compared is not None and fed.candidates:
+    if compared is not None and len(fed.candidates) > 1:
         return _compared(compared, fed)
+    if compared is not None:
+        return Answered("matcher", (Target("the match", lambda output: output.logits_per_image[0, 0]),))
     logits = output if isinstance(output, Tensor) else _part(output, "logits", "prediction_logits")
     logits = logits if logits is not None else _only_tensor(output)
     if logits is None or (isinstance(output, Tensor) and logits.ndim != 2):

@@ -16,7 +16,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.overrides import handle_torch_function, has_torch_function
 
-from pellucid.ops import masks
+from pellucid.ops import masks, tiled
 from pellucid.ops.checks import check_attention, check_list, is_learned, resolve_beta
 from pellucid.ops.exact import share_heads, weight_blocks, weight_rows
 from pellucid.ops.listed import attend_listed, takes_lists
@@ -49,9 +49,10 @@ def attend(
     causal: query i sees keys up to its own position, the queries being the last rows of the keys' sequence.
     listed: (b q s) the only keys that a query may attend to, each named once.
     dropout: probability of dropping a weight; it is applied whenever it isn't zero.
-    impl: "reference" is the formula, "fused" PyTorch's kernel that never builds the map, "triton" ours for up to 128
-        tokens in half precision on CUDA, with no mask; "auto" is "fused", "triton" in compiled code that it fits, or
-        "reference" for a few queries in float32 on CUDA, where it takes half the time.
+    impl: "reference" is the formula, "fused" PyTorch's kernel that never builds the map, "triton" ours on CUDA: one for
+        up to 128 tokens in half precision with no mask, else one that reads only what the mask shows and gives no
+        gradients; "auto" is "fused", "triton" in compiled code that the first of the two fits, or "reference" for a few
+        queries in float32 on CUDA, where it takes half the time.
 
     >>> q, k, v = torch.randn(1, 12, 5, 64), torch.randn(1, 12, 7, 64), torch.randn(1, 12, 7, 32)
     >>> attend(q, k, v).shape
@@ -124,9 +125,11 @@ def _run(
 
         return short_attention(q, k, v, beta)
     if impl == "triton":
+        if dropout == 0.0 and v.shape[-1] <= tiled.WIDEST_HEAD and tiled.takes("auto", q, k, mask, beta, v):
+            return tiled.attend(q, k, v, mask, beta, causal)
         raise ValueError(
-            "impl='triton' needs CUDA tensors of float16 or bfloat16, up to 128 tokens, heads 16, 32, 64 or 128 wide, "
-            "no mask and no dropout; use impl='fused'"
+            "impl='triton' needs CUDA tensors in float32 or less, heads up to 256 wide, a finite beta and no dropout, "
+            "and gives gradients only in half precision for up to 128 tokens and no mask; use impl='fused'"
         )
     by_formula = impl == "reference" or (impl == "auto" and _are_few(q, k, v))
     return (_reference if by_formula else _fused)(q, k, v, mask, beta, causal, dropout)

@@ -10,6 +10,7 @@ impl: "auto", or "blocks" (of rows) or "triton" to have one of the two. totals: 
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import lru_cache
 from typing import Literal, NamedTuple, Protocol
 
 import torch
@@ -24,6 +25,7 @@ from pellucid.ops.exact import Mask, RowIndex, share_heads, weight_blocks, weigh
 from pellucid.ops.rules import Rule, pick_heads
 from pellucid.ops.tiled import Summing
 
+TINY = torch.finfo(torch.float32).tiny
 Transposed = Literal["auto", "blocks", "triton", "fused"]
 Selection = slice | Sequence[int] | Int[Tensor, " n"] | None
 
@@ -158,7 +160,8 @@ def entropy(
     check_attention(q, k, mask=mask)
     if tiled.takes(impl, q, k, mask, scale := resolve_beta(beta, q.shape[-1])):
         return tiled.entropy(q, k, mask, scale, causal)
-    return _each_row(lambda p, _: torch.special.entr(p).sum(-1), q, k, mask, beta, causal)
+    # p·ln p in two steps takes half the time of torch.special.entr; 0 − 0 is no −0.
+    return _each_row(lambda p, _: 0 - torch.linalg.vecdot(p, p.clamp(min=TINY).log()), q, k, mask, beta, causal)
 
 
 def mean_distance(
@@ -187,14 +190,19 @@ def mean_distance(
             raise ValueError(f"axis {axis}: coordinates have shape {list(places.shape)}, expected [{n}, axes]")
     check_attention(q, k, mask=mask)
     start, end = queries_at.to(q.device).double(), keys_at.to(q.device).double()
+    start, end = start - (middle := end.mean(0)), end - middle  # far from zero near places are told apart no more
     scale, few = resolve_beta(beta, q.shape[-1]), keys_at.shape[1] <= tiled.MOST_AXES
     if (few or impl == "triton") and tiled.takes(impl, q, k, mask, scale, start, end):
         return tiled.mean_distance(q, k, start, end, mask, scale, causal)
 
+    @lru_cache(1)  # one head after the other asks for the same
+    def apart(first: int, last: int) -> Tensor:
+        return torch.cdist(start[first:last], end)
+
     def spread(p: Tensor, rows: slice) -> Tensor:
         # A float32 row sums to one within 4e-7, which a distance of 100 would show: divide by what it sums to.
         p = p.double()
-        return (p * torch.cdist(start[rows], end)).sum(-1) / p.sum(-1).clamp(min=0.5)
+        return torch.linalg.vecdot(p, apart(rows.start, rows.stop)) / p.sum(-1).clamp(min=0.5)
 
     return _each_row(spread, q, k, mask, beta, causal)
 

@@ -40,12 +40,15 @@ def takes(impl: str, q: Tensor, k: Tensor, mask: Tensor | Rule | None, beta: flo
 
 
 def _why_not(q: Tensor, k: Tensor, mask: Tensor | Rule | None, beta: float, others: tuple[Tensor, ...]) -> str | None:
-    if not (q.is_cuda or os.environ.get("TRITON_INTERPRET") == "1"):  # Triton's interpreter runs kernels on the CPU
+    interpreted = os.environ.get("TRITON_INTERPRET") == "1"  # then kernels run on the CPU, and slowly
+    if not (q.is_cuda or interpreted):
         return f"needs tensors on CUDA, these are on {q.device}"
     if not HAS_TRITON:
         return "needs Triton, which isn't installed"
     if q.dtype not in (torch.float32, torch.bfloat16, torch.float16):
         return f"takes float32, bfloat16 and float16, not {q.dtype}"
+    if interpreted and q.dtype == torch.bfloat16:
+        return "can't be interpreted in bfloat16"  # its products would be wrong, in silence
     if isinstance(mask, Rule):
         return f"knows masks and biases alone, not {mask!r}"
     if math.isinf(beta):
@@ -59,6 +62,14 @@ def _why_not(q: Tensor, k: Tensor, mask: Tensor | Rule | None, beta: float, othe
     if torch.compiler.is_compiling():
         return "can't be compiled into a graph"
     return None
+
+
+def attend(q: Tensor, k: Tensor, v: Tensor, mask: Taken, beta: float, causal: bool) -> Float[Tensor, "b h q e"]:
+    """Attention that reads only what the mask shows; v is up to WIDEST_HEAD wide."""
+    from pellucid.kernels.masked import attend_masked
+
+    with _on(q):
+        return attend_masked(q, k, v, mask, beta, causal)[0]
 
 
 def total_rows(q: Tensor, k: Tensor, mask: Taken, beta: float, causal: bool) -> Totals:
@@ -84,11 +95,10 @@ def entropy(q: Tensor, k: Tensor, mask: Taken, beta: float, causal: bool) -> Flo
 def mean_distance(
     q: Tensor, k: Tensor, queries_at: Tensor, keys_at: Tensor, mask: Taken, beta: float, causal: bool
 ) -> Float[Tensor, "b h q"]:
-    """queries_at, keys_at: up to MOST_AXES coordinates each."""
+    """queries_at, keys_at: coordinates not far from zero, where float32 tells near places apart."""
     from pellucid.kernels.row_sums import sum_rows
 
-    middle = keys_at.mean(0)  # far from zero float32 would tell near places apart no more
-    places: Any = {"queries_at": (queries_at - middle).float(), "keys_at": (keys_at - middle).float()}
+    places: Any = {"queries_at": queries_at.float(), "keys_at": keys_at.float()}
     with _on(q):
         return sum_rows(q, k, mask, beta, causal, also="distance", **places)[1]
 

@@ -16,6 +16,7 @@ from pellucid.explain.maps import Map, Method
 from pellucid.explain.trace import USUAL_METHODS, Trace, trace_caption
 from pellucid.explain.words import explain_caption
 from pellucid.models import Captioner
+from pellucid.processes import Processes
 from pellucid.ready.model import Pictures, ReadyModel, choose_split, is_many
 from pellucid.runs import CaptionerRun, Run
 from pellucid.runs.folder import TOKENIZER
@@ -103,13 +104,14 @@ class ReadyCaptioner(ReadyModel):
         batch: int = 64,
         progress: Callable[[int, int], None] | None = None,
         tolerated: float = TOLERATED,
+        processes: Processes | None = None,
     ) -> CaptioningReport:
         """Its scores beside those of not looking, on `scenes`, captions at a path, or a set of them.
 
         path: where the images lie that captions speak of, if not beside them. tolerated: the share of images, and of
-        captions, that may be unusable.
+        captions, that may be unusable. processes: that write the captions together.
         """
-        how: dict[str, Any] = {"beam": beam, "batch": batch, "progress": progress}
+        how: dict[str, Any] = {"beam": beam, "batch": batch, "progress": progress, "processes": processes}
         if beam < 1:
             raise ValueError(f"--beam is {beam}; expected one or more")
         if self.reader.channels != 3:

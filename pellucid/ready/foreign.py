@@ -43,6 +43,12 @@ class ReadyForeign(ReadyModel):
     def assemble(cls, module: Any, folder: Path, *, name: str = "", run: Any = None) -> NoReturn:
         raise ValueError(f"{folder} is opened by load('hf:…') or load('timm:…')")
 
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """What it can be asked with: "text", "picture" or both, as its reader has the parts."""
+        parts = {"text": self.reading.tokenizer, "picture": self.reading.images or self.reading.timm}
+        return tuple(name for name, part in parts.items() if part is not None)
+
     def look(self, given: Any = None, *, score: Score | None = None, gradients: bool = True, **asked: Any) -> Passage:
         """Watch it: given is text, a pair or a list of texts, a picture, samples, or the model's own arguments.
 

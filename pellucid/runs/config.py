@@ -164,6 +164,27 @@ class PictureRun(Run):
 
 
 @dataclass(frozen=True)
+class Distil:
+    """Learning from another model's answers beside the labels (Hinton et al. 2015)."""
+
+    teacher: str | None = None
+    """A trained classifier: a run's folder, a saved folder, or a shipped name."""
+    weight: float = 0.5
+    """Share of the loss that is the teacher's answers, 0…1; the labels have the rest."""
+    temperature: float = 2.0
+    """What both models' answers are divided by, so that unlikely classes count too."""
+    features: float = 0.0
+    """Weight of pictures being as alike to the model, in what its last layer reads, as they are to the teacher."""
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.weight <= 1:
+            raise ValueError(f"distil.weight is {self.weight}; expected a share, 0…1")
+        for name, value, least in (("temperature", self.temperature, "above zero"), ("features", self.features, "")):
+            if not 0 <= value < math.inf or (least and not value):
+                raise ValueError(f"distil.{name} is {value}; expected a number {least or 'of zero or more'}")
+
+
+@dataclass(frozen=True)
 class ClassifierRun(PictureRun):
     """One training run of a classifier, from data to weights.
 
@@ -179,6 +200,8 @@ class ClassifierRun(PictureRun):
     """What is trained."""
     data: DataConfig = field(default_factory=DataConfig)
     """On which images."""
+    distil: Distil = field(default_factory=Distil)
+    """Another model to learn from."""
     balance: Balance = "none"
     """For classes of different sizes: give the images of small ones more weight in the loss (weights), or show those of
     every class equally often (sampling)."""
@@ -310,6 +333,8 @@ class TranslatorRun(Run):
 
     kind: ClassVar[str] = "translator"
 
+    start: str | None = None
+    """A translator to begin as, the folder of a run or of a saved model: its shape and its pieces are taken over."""
     model: TransformerConfig = field(default_factory=TransformerConfig)
     """What is trained."""
     data: ParallelData = field(default_factory=ParallelData)

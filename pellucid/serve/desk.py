@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 from fastapi import Request
 
+from pellucid.data.images import decode
 from pellucid.ready import ReadyModel
 from pellucid.serve.doors import Door, while_there
 from pellucid.serve.limits import Limits
@@ -39,6 +40,14 @@ class Desk:
         read = partial(model.reader.read, max_pixels=self.limits.pixels, name="the picture")
         try:
             return await asyncio.get_running_loop().run_in_executor(self.decoders, read, data)
+        except ValueError as error:
+            raise Problem(415, str(error)) from None
+
+    async def decode_whole(self, data: bytes) -> Any:
+        """The picture in its own size, for a model that another library reads for."""
+        read = partial(decode, data, max_pixels=self.limits.pixels, name="the picture")
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self.decoders, read)
         except ValueError as error:
             raise Problem(415, str(error)) from None
 

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Query, Request, Response
 
-from pellucid.ready import ReadyCaptioner, ReadyClassifier, ReadyModel
+from pellucid.ready import ReadyCaptioner, ReadyClassifier, ReadyForeign, ReadyModel
 from pellucid.serve import schemas
 from pellucid.serve.desk import Desk
 from pellucid.serve.doors import Door
@@ -16,7 +16,8 @@ from pellucid.serve.samples import samples
 from pellucid.serve.served import describe_model
 from pellucid.views.bundle import to_bytes
 
-PICTURE = {
+TEXT = {"text/plain": {"schema": {"type": "string", "maxLength": schemas.MOST_TEXT}}}
+PICTURE: dict[str, Any] = {
     "required": True,
     "description": "The file of a picture as it is, PNG, JPEG, WebP, GIF, BMP, TIFF, PPM or AVIF: "
     "curl --data-binary @photo.jpg 'http://127.0.0.1:8000/api/classify?model=vit-cifar10'.",
@@ -26,6 +27,7 @@ ABOUT_PICTURES: dict[str, Any] = {
     "openapi_extra": {"requestBody": PICTURE},
     "responses": documented(404, 413, 415, 503),
 }
+TO_TRACE = {"requestBody": {**PICTURE, "content": PICTURE["content"] | TEXT}}
 BUNDLE = {200: {"description": "A trace, as docs/trace.md describes it.", "content": {"application/octet-stream": {}}}}
 
 
@@ -44,8 +46,28 @@ class Models:
         model = self.models[name]
         if not isinstance(model, kind):
             other = "/api/caption" if isinstance(model, ReadyCaptioner) else "/api/classify"
+            other = "/api/trace" if isinstance(model, ReadyForeign) else other
             raise Problem(422, f"{name} is a {model.kind}; ask it at {other}")
         return model
+
+    async def ask_foreign(self, request: Request, model: ReadyForeign, text: str | None, target: str | None) -> bytes:
+        """The trace of another library's model: of the text in the body, of a picture, or of both."""
+
+        async def look(data: bytes) -> bytes:
+            asked = {} if text is None else {"text": text}
+            if "picture" in model.reads:
+                asked["image"] = await self.desk.decode_whole(data)
+            elif text is None:
+                asked["text"] = read_text(data)
+            else:
+                raise Problem(422, f"{model.name} reads text alone; send it as the body, and leave out the parameter")
+            asked |= {} if target is None else {"target": target}
+            found = await self.desk.ask(model, ("foreign",), partial(trace_foreign, model), asked)
+            if isinstance(found, Problem):
+                raise found
+            return found
+
+        return await self.desk.answer(request, self.door, look)
 
     async def look(self, request: Request, model: ReadyModel, way: tuple[Any, ...], run: Any, together: int = 1) -> Any:
         """What `run` makes of the request's picture, in one batch with others that go the same way."""
@@ -86,12 +108,20 @@ def looking(served: Mapping[str, ReadyModel], desk: Desk, door: Door) -> APIRout
     @routes.post(
         "/trace",
         response_class=Response,
-        openapi_extra=ABOUT_PICTURES["openapi_extra"],
+        openapi_extra=TO_TRACE,
         responses=ABOUT_PICTURES["responses"] | BUNDLE,
     )
     async def trace(request: Request, query: Annotated[schemas.TraceQuery, Query()]) -> Response:
-        """All that the attention follows from as the model looks at a picture: a file for the viewer."""
+        """All that the attention follows from as the model looks at a picture or a text: a file for the viewer.
+
+        The body is the picture, or the text of a model that reads text alone; one that does both reads `text`.
+        """
         model: ReadyModel = models.of(query.model)
+        if isinstance(model, ReadyForeign):
+            bundle = await models.ask_foreign(request, model, query.text, query.target)
+            return Response(bundle, media_type="application/octet-stream")
+        if query.text is not None:
+            raise Problem(422, f"{model.name} looks at pictures and reads no text; leave out text")
         how = {}
         if query.target is not None:
             if query.target not in model.labels:
@@ -101,6 +131,28 @@ def looking(served: Mapping[str, ReadyModel], desk: Desk, door: Door) -> APIRout
         return Response(bundle, media_type="application/octet-stream")
 
     return routes
+
+
+def read_text(data: bytes) -> str:
+    """The text in a body, or a sentence."""
+    try:
+        text = data.decode("utf-8")
+    except UnicodeDecodeError:
+        raise Problem(415, "the text isn't UTF-8; send it as text/plain in UTF-8") from None
+    if not text.strip() or len(text) > schemas.MOST_TEXT:
+        raise Problem(422, f"the text has {len(text):,} characters; expected 1…{schemas.MOST_TEXT:,}")
+    return text
+
+
+def trace_foreign(model: ReadyForeign, asked: list[dict[str, Any]]) -> list[bytes | Problem]:
+    """A file for the viewer, input by input; what the model can't read is a sentence."""
+    found: list[bytes | Problem] = []
+    for each in asked:
+        try:
+            found.append(to_bytes(model.trace(**each)))
+        except ValueError as error:
+            found.append(Problem(422, str(error)))
+    return found
 
 
 def trace_all(model: ReadyModel, pictures: list[Any], **how: Any) -> list[bytes]:

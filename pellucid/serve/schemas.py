@@ -7,6 +7,8 @@ from pydantic import BaseModel, ConfigDict, Field
 from pellucid.serve.samples import Kind
 
 Name = Annotated[str, Field(min_length=1, max_length=200)]
+MOST_TEXT = 2000  # characters
+Text = Annotated[str, Field(min_length=1, max_length=MOST_TEXT)]
 WIDEST = 16  # beam
 
 
@@ -29,8 +31,9 @@ class CaptionQuery(Query):
 
 class TraceQuery(Query):
     target: Annotated[
-        Name | None, Field(description="The class that the maps explain; the likeliest unless given.")
+        Name | None, Field(description="The answer that the maps explain; the likeliest unless given.")
     ] = None
+    text: Annotated[Text | None, Field(description="What a model that sees and reads is to read.")] = None
 
 
 class RunQuery(BaseModel):
@@ -68,9 +71,12 @@ class ServerHealth(BaseModel):
 
 class ModelEntry(BaseModel):
     name: str
-    kind: Literal["classifier", "captioner"]
-    image: Annotated[tuple[int, int], Field(description="Height and width in pixels that it looks at.")]
-    channels: int
+    kind: Literal["classifier", "captioner", "model"]
+    reads: Annotated[list[Literal["picture", "text"]], Field(description="What it can be asked with.")]
+    image: Annotated[
+        tuple[int, int] | None, Field(description="Height and width in pixels that it looks at, if known.")
+    ]
+    channels: int | None
     parameters: int
     labels: Annotated[list[str], Field(description="What a classifier calls its answers.")]
 

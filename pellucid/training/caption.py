@@ -23,9 +23,9 @@ from pellucid.decode import sample
 from pellucid.decode.captions import caption_all
 from pellucid.evaluation.captions import score
 from pellucid.models import Captioner
+from pellucid.processes import Processes
 from pellucid.ready import ReadyCaptioner
 from pellucid.runs.config import CaptionerRun
-from pellucid.training.distributed import Processes
 from pellucid.training.pictures import OnPictures, evaluated_on
 from pellucid.training.reward import Reward
 from pellucid.training.task import Metrics

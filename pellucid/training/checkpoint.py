@@ -21,10 +21,11 @@ from torch import Tensor, nn
 from pellucid.config import to_json
 from pellucid.files import replace_file, sync_named, write_text
 from pellucid.models.pretrained import open_tensors, write_weights
+from pellucid.processes import Processes
 from pellucid.runs import parts
 from pellucid.runs.checkpoints import Checkpoints, Facts, read_state_facts, step_of
 from pellucid.runs.checksum import EMPTY, FIELD, Damaged, sum_file, write_checksum
-from pellucid.training.distributed import Processes, is_spread, spread_like, whole
+from pellucid.training.distributed import is_spread, spread_like, whole
 from pellucid.training.lora import hidden_state, merged_state
 
 log = logging.getLogger("pellucid")

@@ -1,6 +1,7 @@
 """Classification as a task: images, labels, cross-entropy, accuracy."""
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -18,9 +19,10 @@ from pellucid.data.sources import Splits, load_images, split_own, statistics
 from pellucid.evaluation.accuracy import evaluate_classifier
 from pellucid.evaluation.multilabel import MultiLabelReport, binary_entropy
 from pellucid.models import ViT
+from pellucid.processes import Processes
 from pellucid.ready import ReadyClassifier
 from pellucid.runs.config import ClassifierRun
-from pellucid.training.distributed import Processes
+from pellucid.training.distil import Teacher, answers_differ, likeness_differs, reading
 from pellucid.training.pictures import OnPictures, evaluated_on
 from pellucid.training.task import Metrics
 
@@ -62,7 +64,11 @@ class Classification(OnPictures):
         device: torch.device,
         processes: Processes,
         model: nn.Module | None = None,
+        teacher: Teacher | None = None,
     ):
+        if teacher is not None and run.compile and run.distil.features:
+            raise ValueError("what the last layer reads isn't compiled; leave out --compile, or --distil.features")
+        self.teacher = teacher
         super().__init__(run, splits.train, run.model, device, processes)
         self.run = run
         self.score = "map" if run.model.multi_label else "top1"
@@ -89,13 +95,35 @@ class Classification(OnPictures):
                 pixels, self.loader.labels[share.image], self.augment, self.normalise,
                 seed=self.seed, step=share.step, epoch=share.epoch, index=share.image, positions=share.position,
             )  # fmt: skip
-        with self.precision():
+        with self.precision(), self.reading() as read:
             logits = model(images).float()
         loss = self.entropy(logits, labels)
         if self.mixes:
             loss = weight * loss + (1 - weight) * self.entropy(logits, others)
+        if self.teacher is not None:
+            loss = self.learn_from(self.teacher, images, loss, logits, read)
         said = logits.detach() > 0 if labels.ndim == 2 else logits.detach().argmax(1)
         return loss.mean(), {"accuracy": (said == labels).float().mean()}
+
+    def reading(self) -> AbstractContextManager[list[Tensor]]:
+        wanted = self.teacher is not None and self.run.distil.features > 0
+        return reading(self.model) if wanted else nullcontext([])
+
+    def learn_from(
+        self, teacher: Teacher, images: Tensor, loss: Tensor, logits: Tensor, read: list[Tensor]
+    ) -> Float[Tensor, " b"]:
+        """The loss with the teacher's share in it."""
+        distil = self.run.distil
+        with self.precision():
+            its, its_features = teacher.teach(images)
+        if distil.weight:
+            if its.shape != logits.shape:
+                raise ValueError(f"the teacher says {its.shape[1]} classes, and there are {logits.shape[1]}")
+            several = self.run.model.multi_label
+            loss = (1 - distil.weight) * loss + distil.weight * answers_differ(logits, its, distil, several=several)
+        if distil.features:
+            loss = loss + distil.features * likeness_differs(read[0].float(), its_features)
+        return loss
 
     def entropy(self, logits: Float[Tensor, "b classes"], labels: Tensor) -> Float[Tensor, " b"]:
         """Of each image, times the weight of its class. Weights are of the whole set, so that processes agree."""

@@ -15,11 +15,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from pellucid.processes import Processes
 from pellucid.runs.checkpoints import Facts, read_facts
 from pellucid.runs.config import Duration, Plan, Run
 from pellucid.runs.folder import RunFolder
 from pellucid.training.checkpoint import CheckpointWriter, State
-from pellucid.training.distributed import Processes, exchange_gradients, own_part, parallel
+from pellucid.training.distributed import exchange_gradients, own_part, parallel
 from pellucid.training.lora import merged_state
 from pellucid.training.memory import keep_freed_memory
 from pellucid.training.optim import make_optimizers, schedule, set_rate

@@ -19,8 +19,8 @@ from torch import Tensor, nn
 from pellucid.config import parse_json
 from pellucid.data.sources import list_images
 from pellucid.devices import memory_of
+from pellucid.processes import Processes
 from pellucid.runs import ClassifierRun, Run, TranslatorRun
-from pellucid.training.distributed import Processes
 from pellucid.training.task import Task
 
 Told = AbstractSet[str] | None  # fields that somebody asked for, as "data.size"; None for all of them

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from pellucid.runs.config import Optim
 from pellucid.runs.tuning import Tune
+from pellucid.training.lora import HIDDEN
 from pellucid.training.muon import Muon
 from pellucid.training.tuning import Pace, paces
 
@@ -17,7 +18,7 @@ Groups = dict[tuple[float, float, float], list[nn.Parameter]]  # by peak, weight
 
 
 def make_optimizers(model: nn.Module, config: Optim, tune: Tune = EVERYTHING) -> list[torch.optim.Optimizer]:
-    """One optimizer, or two with Muon: the blocks' matrices, and the rest by AdamW.
+    """One optimizer, or two with Muon: the blocks' matrices, and the rest, LoRA's products too, by AdamW.
 
     Rates are tensors on the parameters' device, so that a captured graph reads the rate of its step. Each group knows
     its own highest rate as "peak", and at which share of the run it "begins" to move.
@@ -29,15 +30,17 @@ def make_optimizers(model: nn.Module, config: Optim, tune: Tune = EVERYTHING) ->
     for name, p in named:
         share, begins = pace.get(name, Pace())
         share *= config.encoder if name.startswith("encoder.") else 1.0
-        if config.name == "muon" and "blocks" in name.split(".") and p.ndim >= 2:
+        if config.name == "muon" and "blocks" in name.split(".") and p.ndim >= 2 and HIDDEN not in name:
             by_muon[share * config.muon_lr, config.muon_decay, begins].append(p)
         else:
             by_others[share * config.lr, config.weight_decay if _decays(name, p) else 0.0, begins].append(p)
     if config.name == "sgd":
         sgd = torch.optim.SGD(_groups(by_others), momentum=config.momentum, nesterov=config.momentum > 0)
         return [_remembering(sgd, ("momentum_buffer",) if config.momentum else ())]
-    adamw = torch.optim.AdamW(_groups(by_others), betas=config.betas, fused=True, capturable=named[0][1].is_cuda)
-    optimizers = [_remembering(adamw, ("exp_avg", "exp_avg_sq"), counts=True)]
+    optimizers: list[torch.optim.Optimizer] = []
+    if by_others:
+        adamw = torch.optim.AdamW(_groups(by_others), betas=config.betas, fused=True, capturable=named[0][1].is_cuda)
+        optimizers.append(_remembering(adamw, ("exp_avg", "exp_avg_sq"), counts=True))
     if by_muon:
         muon = Muon(_groups(by_muon), momentum=config.momentum)
         optimizers.append(_remembering(muon, ("momentum",)))

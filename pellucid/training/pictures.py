@@ -13,8 +13,8 @@ from pellucid.data.augment import Normalise
 from pellucid.data.listings import Images
 from pellucid.data.loader import Loader, Share
 from pellucid.models import ViTConfig
+from pellucid.processes import Processes
 from pellucid.runs.config import CaptionerRun, ClassifierRun
-from pellucid.training.distributed import Processes
 from pellucid.training.task import Metrics
 
 

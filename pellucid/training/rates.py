@@ -9,10 +9,10 @@ import torch
 
 from pellucid.config import override
 from pellucid.devices import pick_device
+from pellucid.processes import Processes
 from pellucid.recipes import recipe
 from pellucid.runs import ClassifierRun, Run
 from pellucid.training.classify import Classification, resolve
-from pellucid.training.distributed import Processes
 from pellucid.training.fitting import Told, fit_held_out, fit_run
 from pellucid.training.optim import make_optimizers, set_rate
 

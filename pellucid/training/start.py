@@ -1,4 +1,7 @@
-"""Where a model begins: another one's encoder is found, a run takes over its shape, a model its weights."""
+"""Where a model begins: another one is found, a run takes over its shape, a model its weights.
+
+Of classifiers and captioners that is the encoder of pictures, whosever it is; of translators a whole one of ours.
+"""
 
 from dataclasses import fields, replace
 from pathlib import Path
@@ -11,12 +14,15 @@ from pellucid.hub.encoders import download_encoder, read_encoder
 from pellucid.models import Captioner, ViT, ViTConfig
 from pellucid.models.pretrained import CONFIG
 from pellucid.models.starting import SHAPE, adopt_config, start_from
-from pellucid.ready import ReadyCaptioner, ReadyClassifier, load, shipped
+from pellucid.ready import ReadyCaptioner, ReadyClassifier, load, load_translator, shipped
+from pellucid.ready.translator import ReadyTranslator
 from pellucid.recipes import RECIPES
-from pellucid.runs import CaptionerRun, RunFolder
-from pellucid.runs.config import PictureRun
+from pellucid.runs import CaptionerRun, Run, RunFolder, TranslatorRun
 from pellucid.runs.folder import is_run
 from pellucid.training.fitting import Told
+
+Source = ViT | ReadyTranslator
+TRANSLATORS_OWN = ("languages", "dropout", "attention_dropout", "zero_branches")  # what needn't be the source's
 
 
 def find_start(source: str, own: ViTConfig, **said: Any) -> ViT:
@@ -47,20 +53,18 @@ def find_start(source: str, own: ViTConfig, **said: Any) -> ViT:
 
 def begin(
     run: Any, folder: RunFolder | None, module: nn.Module | None = None, told: Told = None
-) -> tuple[Any, ViT | None]:
+) -> tuple[Any, Source | None]:
     """The run as what it begins with makes it, and that; None for a run that goes on, or that begins with nothing.
 
     told: the fields that were asked for; unless given, those in which the run differs from its recipe.
     """
-    if not isinstance(run, PictureRun) or run.start is None:
+    if getattr(run, "start", None) is None:
         return run, None
     if module is not None:
-        raise ValueError(
-            "start is for vision transformers of ours; load its weights into your module, and leave it out"
-        )
+        raise ValueError("start is for models of ours; load its weights into your module, and leave it out")
     if folder is not None and any(folder.checkpoints.states()):
         return run, None
-    return adopt(run, told)
+    return adopt_translator(run, told) if isinstance(run, TranslatorRun) else adopt(run, told)
 
 
 def adopt(run: Any, told: Told = None) -> tuple[Any, ViT]:
@@ -71,17 +75,10 @@ def adopt(run: Any, told: Told = None) -> tuple[Any, ViT]:
     captions = isinstance(run, CaptionerRun)
     own: ViTConfig = run.model.encoder if captions else run.model
     usual, prefix = _usual(run), "model.encoder" if captions else "model"
-    asked = {
-        field.name
-        for field in fields(ViTConfig)
-        if getattr(own, field.name) != getattr(usual, field.name) or f"{prefix}.{field.name}" in (told or ())
-    }
+    asked = _asked(own, usual, prefix, told)
     source = find_start(run.start, own, **{name: getattr(own, name) for name in ("heads", "image") if name in asked})
     theirs = source.config
-    for name in SHAPE:
-        if name in asked and getattr(own, name) != getattr(theirs, name) and name != "layer_scale":
-            said, known = getattr(own, name), getattr(theirs, name)
-            raise ValueError(f"{prefix}.{name} is {said!r}, and {run.start} has {known!r}; leave it out")
+    _check_there(run, asked.intersection(SHAPE) - {"layer_scale"}, own, theirs, prefix)
     if not captions and "pooling" not in asked and theirs.pooling != "none":
         own = replace(own, pooling=theirs.pooling)
     config = adopt_config(own, theirs)
@@ -91,8 +88,21 @@ def adopt(run: Any, told: Told = None) -> tuple[Any, ViT]:
     return replace(run, model=config, data=replace(run.data, size=size)), source
 
 
-def begin_with(model: nn.Module, source: ViT) -> None:
+def adopt_translator(run: TranslatorRun, told: Told = None) -> tuple[TranslatorRun, ReadyTranslator]:
+    """The run with the shape of the translator that it begins as, and that one, whose pieces of words it takes over."""
+    assert run.start is not None
+    source = load_translator(run.start)
+    own, theirs = run.model, source.model.config
+    asked = _asked(own, _usual(run), "model", told) - set(TRANSLATORS_OWN)
+    _check_there(run, asked, own, theirs, "model")
+    return replace(run, model=replace(theirs, **{name: getattr(own, name) for name in TRANSLATORS_OWN})), source
+
+
+def begin_with(model: nn.Module, source: Source) -> None:
     """Give a model that was just made what the source has learned; of a classifier, the new head begins at zero."""
+    if isinstance(source, ReadyTranslator):
+        model.load_state_dict(source.model.state_dict())
+        return
     if isinstance(model, Captioner):
         model.start_from(source)
         return
@@ -102,8 +112,24 @@ def begin_with(model: nn.Module, source: ViT) -> None:
         nn.init.zeros_(model.head.weight)
 
 
-def _usual(run: PictureRun) -> ViTConfig:
-    """What the encoder would be if nobody had asked for anything."""
+def _asked(own: Any, usual: Any, prefix: str, told: Told) -> set[str]:
+    """The fields of a model's config that were asked for."""
+    return {
+        field.name
+        for field in fields(own)
+        if getattr(own, field.name) != getattr(usual, field.name) or f"{prefix}.{field.name}" in (told or ())
+    }
+
+
+def _check_there(run: Any, asked: set[str], own: Any, theirs: Any, prefix: str) -> None:
+    for name in sorted(asked):
+        said, known = getattr(own, name), getattr(theirs, name)
+        if said != known:
+            raise ValueError(f"{prefix}.{name} is {said!r}, and {run.start} has {known!r}; leave it out")
+
+
+def _usual(run: Run) -> Any:
+    """What the encoder, or a translator, would be if nobody had asked for anything."""
     usual: Any = RECIPES[run.recipe]() if run.recipe in RECIPES else type(run)()
     return usual.model.encoder if isinstance(usual, CaptionerRun) else usual.model
 

@@ -8,9 +8,9 @@ import torch
 
 from pellucid.data.listings import some
 from pellucid.models import ViT
+from pellucid.processes import Processes
 from pellucid.runs import Run
 from pellucid.runs.config import Duration
-from pellucid.training.distributed import Processes
 from pellucid.training.fitting import Outlook
 from pellucid.training.task import Task
 from pellucid.training.tuning import count_trained

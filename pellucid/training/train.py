@@ -19,19 +19,21 @@ from pellucid.data.tokenizer import CaptionTokenizer
 from pellucid.devices import pick_device
 from pellucid.models import Captioner, Transformer, ViT
 from pellucid.models.sizes import TRAINED, check_memory, outline
+from pellucid.processes import Processes, joined
 from pellucid.ready import load
+from pellucid.ready.translator import ReadyTranslator
 from pellucid.recipes import RECIPES, recipe
 from pellucid.runs import AnyRun, CaptionerRun, ClassifierRun, Run, RunFolder, TranslatorRun
 from pellucid.runs.checkpoints import fill_module
 from pellucid.runs.folder import HELD_OUT, TOKENIZER
 from pellucid.training import caption, classify, translate
-from pellucid.training.distributed import Processes, joined
+from pellucid.training.distil import find_teacher, name_teacher
 from pellucid.training.engine import Engine, Observer, Observers, Result
 from pellucid.training.fitting import Told, check_tokens, fit_held_out, fit_run, settle_task
 from pellucid.training.lora import merge
 from pellucid.training.pictures import evaluation_split
 from pellucid.training.progress import RunDisplay
-from pellucid.training.start import begin, begin_with
+from pellucid.training.start import Source, begin, begin_with
 from pellucid.training.summary import show, summarise
 from pellucid.training.task import Task
 from pellucid.training.tuning import prepare
@@ -49,6 +51,7 @@ def train(
     progress: bool = True,
     tensorboard: bool = False,
     callbacks: Sequence[Observer] = (),
+    teacher: nn.Module | None = None,
     **changes: Any,
 ) -> Result:
     """Train a recipe by its name, or a run; what `pellucid train` does.
@@ -58,6 +61,8 @@ def train(
     module: one's own, that makes logits (b classes) of normalised images (b c y x); trained instead of the recipe's.
     dataset: one's own instead of the recipe's: any dataset of (image, label) with `__getitem__`, or several by split,
         {"train": …, "validation": …, "test": …}.
+    teacher: one's own, that makes logits (b classes) of the same normalised images; a run on classes learns from it as
+        `distil` says.
     callbacks: are told of every step and evaluation, and may end the run; see `Observer`.
     changes: fields of the run, as duration="5 epochs" or optim={"lr": 1e-3}. Of a recipe, batch, precision and
         compiling are fitted to the data and the machine unless they are among them; a run is trained as it is.
@@ -76,6 +81,7 @@ def train(
         "progress": progress,
         "tensorboard": tensorboard,
         "callbacks": callbacks,
+        "teacher": teacher,
     }
     device = pick_device(run.device)
     with joined(device) as processes:
@@ -96,6 +102,7 @@ def train_run(
     told: Told = None,
     longer: str | None = None,
     callbacks: Sequence[Observer] = (),
+    teacher: nn.Module | None = None,
 ) -> Result:
     """Load the data, train, and keep everything in the run's folder; without one, nothing is kept.
 
@@ -113,12 +120,13 @@ def train_run(
     if folder is not None:
         check_place(folder, resume)
     run, source = begin(run, folder, module, told)
-    trainer = Trainer(
-        folder, device, processes or Processes(), resume, progress, tensorboard, told, source, tuple(callbacks)
-    )
+    shown = (progress, tensorboard, tuple(callbacks))
+    trainer = Trainer(folder, device, processes or Processes(), resume, *shown, told, source, teacher)
     if module is None:
         check_room(run, device, trainer.processes)
     try:
+        if teacher is not None and not isinstance(run, ClassifierRun):
+            raise ValueError(f"a teacher is for classifiers; this is the run of a {run.kind}")
         if isinstance(run, CaptionerRun):
             if module is not None:
                 raise ValueError("a module of one's own is trained to classify; a captioner is made by its recipe")
@@ -173,21 +181,26 @@ class Trainer:
     resume: bool
     progress: bool
     tensorboard: bool
-    told: Told = None
-    source: ViT | None = None  # what the model begins as
     callbacks: tuple[Observer, ...] = ()
+    told: Told = None
+    source: Source | None = None  # what the model begins as
+    teacher: nn.Module | None = None  # one's own
 
     def train_classifier(self, run: ClassifierRun, dataset: Any, module: nn.Module | None) -> Result:
         if run.module is not None and module is None:
             raise ValueError(f"the run trains a module of one's own, a {run.module}; give one: train(…, module=…)")
         named = run if module is None else replace(run, module=type(module).__qualname__)
+        named = name_teacher(named, self.teacher)
         named = named if dataset is not None else fit_held_out(named, self.told)
         kept = self.folder.held_out() if self.folder and self.resume else None
         check = partial(check_tokens, named, self.told) if module is None else None
         resolved, splits = classify.resolve(self._name_data(named, dataset), dataset, kept, check)
         self._check_same(run, resolved)
+        guide = find_teacher(resolved, self.teacher, self.device)
         resolved, task = self._settle(
-            resolved, splits, lambda run: classify.Classification(run, splits, self.device, self.processes, module)
+            resolved,
+            splits,
+            lambda run: classify.Classification(run, splits, self.device, self.processes, module, guide),
         )
         files = {HELD_OUT: json.dumps(splits.held_out) + "\n"} if splits.held_out else {}
         first = self._fit(task, resolved, self.folder, begins=not self.resume, files=files)
@@ -223,6 +236,8 @@ class Trainer:
 
     def train_translator(self, run: TranslatorRun) -> Result:
         tokenizer = SubwordTokenizer.load(self.folder.tokenizer_file) if self.folder and self.resume else None
+        if isinstance(self.source, ReadyTranslator):
+            tokenizer = self.source.tokenizer
         resolved, sentences, tokenizer = translate.resolve(run, tokenizer)
         self._check_same(run, resolved)
         resolved, task = self._settle(

@@ -17,9 +17,9 @@ from pellucid.data.tokenizer import MASK, PAD
 from pellucid.decode.translations import translate_all
 from pellucid.evaluation.translation import bleu
 from pellucid.models import Transformer
+from pellucid.processes import Processes
 from pellucid.ready.translator import ReadyTranslator
 from pellucid.runs.config import TranslatorRun
-from pellucid.training.distributed import Processes
 from pellucid.training.task import Metrics
 
 AT_ONCE = 250  # sentences that are evaluated together

@@ -31,11 +31,10 @@ main > .pellucid { min-height: 100vh; }
 
 @dataclass(frozen=True)
 class Section:
-    """What a page tells above the viewer: sentences, and pictures (.png)."""
+    """What a page tells above the viewer: sentences and pictures (.png), each picture under the sentence it shows."""
 
     heading: str
-    sentences: tuple[str, ...]
-    pictures: tuple[Path, ...] = ()
+    parts: tuple[str | Path, ...] = ()
 
 
 def to_html(
@@ -96,10 +95,14 @@ def _introduction(title: str, sections: Sequence[Section]) -> str:
     parts = [f"<h1>{html.escape(title)}</h1>"]
     for section in sections:
         parts.append(f"<h2>{html.escape(section.heading)}</h2>")
-        parts += [f"<p>{html.escape(sentence)}</p>" for sentence in section.sentences]
-        for picture in section.pictures:
-            data = base64.b64encode(picture.read_bytes()).decode()
-            parts.append(f'<img src="data:image/png;base64,{data}" alt="{html.escape(section.heading)}">')
+        shown = section.heading
+        for part in section.parts:
+            if isinstance(part, str):
+                shown = part
+                parts.append(f"<p>{html.escape(part)}</p>")
+            else:
+                data = base64.b64encode(part.read_bytes()).decode()
+                parts.append(f'<img src="data:image/png;base64,{data}" alt="{html.escape(shown)}">')
     return "\n".join(['<header class="pellucid introduction">', *parts, "</header>"])
 
 

@@ -130,7 +130,7 @@ function forgetTrace() {
 }
 
 function sees(model) {
-  if (!model.image) return "It reads text.";
+  if (!model.image) return `It ${["text", "picture"].filter((what) => reads(model, what)).map((what) => ({ text: "reads text", picture: "looks at pictures" })[what]).join(" and ")}.`;
   return `It looks at ${model.image[0]} × ${model.image[1]} pixels${reads(model, "text") ? " and reads text" : ""}.`;
 }
 

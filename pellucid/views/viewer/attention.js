@@ -249,7 +249,7 @@ function hard(dots, open, sign) {
 }
 
 /** Normal numbers that are the same each time: mulberry32, then Box and Muller. */
-function gaussian(seed) {
+export function gaussian(seed) {
   let state = seed * 0x9e3779b9;
   const uniform = () => {
     state = (state + 0x6d2b79f5) | 0;

@@ -53,7 +53,7 @@ export function makeChain(actions) {
       const choose = () => actions.change({ key: each, pin: true });
       const name = tokenName(look.keys, each);
       const button = h("button", { type: "button", click: choose, "aria-pressed": String(each === key) }, name);
-      const { dot } = stepsOf(layer, head, state.token, each, beta, changed);
+      const dot = product.reduce((a, b) => a + b, 0);
       return h(
         "tr",
         {},

@@ -67,17 +67,27 @@ export function paint(pixels, values, from, count, scale, start = 0) {
   }
 }
 
-/** @param {number} share @param {number} alpha */
-export function css(share, alpha = 1) {
-  const [red, green, blue] = colour(share);
-  return `rgba(${red}, ${green}, ${blue}, ${alpha})`;
+/** @type {Map<number, {css: string, ink: string}>} by step: thousands of tokens are coloured at each move of a hand */
+const written = new Map();
+
+/** The colour in words, and black or white, whichever is read better on it. @param {number} share */
+function inWords(share) {
+  const step = stepOf(share);
+  let found = written.get(step);
+  if (!found) {
+    const [red, green, blue] = colour(share);
+    const light = [red, green, blue].map((x) => (x / 255) ** 2.2);
+    const dark = 0.2126 * light[0] + 0.7152 * light[1] + 0.0722 * light[2] > 0.18;
+    written.set(step, (found = { css: `rgb(${red}, ${green}, ${blue})`, ink: dark ? "#000" : "#fff" }));
+  }
+  return found;
 }
 
-/** Black or white, whichever is read better on this colour. */
-export function ink(share) {
-  const [red, green, blue] = colour(share).map((x) => (x / 255) ** 2.2);
-  return 0.2126 * red + 0.7152 * green + 0.0722 * blue > 0.18 ? "#000" : "#fff";
-}
+/** @param {number} share */
+export const css = (share) => inWords(share).css;
+
+/** Black or white, whichever is read better on this colour. @param {number} share */
+export const ink = (share) => inWords(share).ink;
 
 /**
  * The scale of a map over n tokens. Absolute ones don't depend on the map, so that colours can be compared.

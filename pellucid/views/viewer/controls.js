@@ -186,6 +186,8 @@ export function makeChanger(actions) {
   const [lengthNumber, noiseNumber] = [h("span", { class: "pl-number" }), h("span", { class: "pl-number" })];
   const undo = h("button", { type: "button", click: () => actions.edit({ ...UNCHANGED }) }, "Undo");
   const undoAll = h("button", { type: "button", click: () => actions.change({ edits: {} }) }, "Undo all");
+  /** @type {object | null} */
+  let offered = null;
   const weight = h("p", { class: "pl-moved", "data-part": "moved" });
   const note = h("p", { class: "pl-quiet" });
   const element = h(
@@ -202,8 +204,11 @@ export function makeChanger(actions) {
 
   /** @param {Seen} seen */
   function update({ state, look }) {
-    const labels = look.keys.labels.map((_, i) => [String(i), tokenName(look.keys, i)]);
-    options(key, [["", "choose one, or pick it in the picture"], ...labels]);
+    if (offered !== look.keys) {
+      offered = look.keys;
+      const labels = look.keys.labels.map((_, i) => [String(i), tokenName(look.keys, i)]);
+      options(key, [["", "choose one, or pick it in the picture"], ...labels]);
+    }
     key.value = state.key === null ? "" : String(state.key);
     const edit = state.edits[`${state.layer}-${state.key}`] ?? UNCHANGED;
     for (const input of [length, noise, deleted, undo]) input.disabled = state.key === null || Boolean(look.map);

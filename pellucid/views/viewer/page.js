@@ -10,6 +10,8 @@ export function showPage(page) {
 }
 
 function bytesOf(text) {
+  const decode = /** @type {any} */ (Uint8Array).fromBase64; // not in every browser yet
+  if (decode) return decode.call(Uint8Array, text.trim());
   const binary = atob(text.trim());
   const bytes = new Uint8Array(binary.length);
   for (let i = 0; i < bytes.length; i++) bytes[i] = binary.charCodeAt(i);

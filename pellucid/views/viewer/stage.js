@@ -51,6 +51,7 @@ export function makeStage(actions) {
   /** @param {Seen} seen */
   function update(seen) {
     const { trace, state, look, scale } = seen;
+    updateBar(scale, Boolean(seen.picture) && isPictured(look.painted)); // first: it asks for sizes, before any change
     const [first, second] = title(trace, state, look);
     say(headline, first);
     say(circumstances, second);
@@ -66,7 +67,6 @@ export function makeStage(actions) {
     updateTokens(read, seen, state.view === "tokens" || look.map ? look.painted : null);
     set(read.element, "aria-label", look.painted.picture === null ? "Read" : "Beside the patches");
     say(readout, seen.under ? readoutOf(seen) : "");
-    updateBar(scale, Boolean(seen.picture) && isPictured(look.painted));
     say(says, `Colours: ${scale.says}.`);
     set(bar, "aria-label", `Colour scale, ${scale.says}`);
   }
@@ -100,11 +100,12 @@ function press(box, chosen) {
 /** The tokens of a row that lie on no picture, with what is painted on them. */
 function updateTokens(line, { state, look, scale }, stream) {
   const painted = stream === look.painted;
-  const dress = (token) => {
+  const dress = (token, numbered) => {
     if (!painted) return null;
     const value = look.values[token];
     const share = scale.share(value);
-    return { colour: css(share), ink: ink(share), number: short(value), says: `, weight ${precise(value)}` };
+    const number = numbered ? { number: short(value), says: `, weight ${precise(value)}` } : { number: "", says: "" };
+    return { colour: css(share), ink: ink(share), ...number };
   };
   const asks = stream === look.queries && state.method === "row";
   const answers = stream === look.keys && !look.map;

@@ -22,10 +22,18 @@ export const isPatch = (stream, token) => token >= stream.first && token < strea
 /** Whether its patches can be painted on a picture. @param {Stream} stream */
 export const isPictured = ({ grid, picture }) => grid !== null && picture !== null;
 
+/** @type {WeakMap<Stream, number[]>} */
+const beside = new WeakMap();
+
 /** The tokens that don't lie on a picture, in their order. @param {Stream} stream @returns {number[]} */
 export function besidePicture(stream) {
-  const all = Array.from(stream.labels, (_, i) => i);
-  return isPictured(stream) ? all.filter((i) => !isPatch(stream, i)) : all;
+  let found = beside.get(stream);
+  if (!found) {
+    const all = Array.from(stream.labels, (_, i) => i);
+    found = isPictured(stream) ? all.filter((i) => !isPatch(stream, i)) : all;
+    beside.set(stream, found);
+  }
+  return found;
 }
 
 /** A label that can be seen. @param {string} label */

@@ -19,6 +19,8 @@ export function makeTokens(label, actions, role) {
   /** @type {HTMLElement[]} */
   let chips = [];
   let [made, name] = ["", ""];
+  /** @type {object | null} */
+  let row = null;
   /** @type {number[]} */
   let tokens = [];
   /** @type {string[]} */
@@ -59,21 +61,26 @@ export function makeTokens(label, actions, role) {
     worn = chips.map(() => "");
   }
 
+  /** New buttons, unless these say the same. */
+  function prepare(stream, which) {
+    [row, tokens, name] = [stream, which, stream.name];
+    const texts = which.map((token) => stream.labels[token]);
+    const wanted = JSON.stringify([name, texts]);
+    if (made === wanted) return;
+    made = wanted;
+    fill(texts, (token) => stream.special.has(token), stream.kind === "frames" && which.length > NUMBERED);
+  }
+
   /**
    * @param {{name: string, labels: string[], special: Set<number>, kind: string}} stream @param {number[]} which
-   * @param {(token: number) => Dress | null} dressOf @param {Marks} marks
+   * @param {(token: number, numbered: boolean) => Dress | null} dressOf @param {Marks} marks
    */
   function update(stream, which, dressOf, marks) {
     box.hidden = !which.length;
-    [tokens, name] = [which, stream.name];
-    const texts = which.map((token) => stream.labels[token]);
-    const wanted = JSON.stringify([stream.name, texts]);
-    const dense = stream.kind === "frames" && which.length > NUMBERED;
-    if (made !== wanted) fill(texts, (token) => stream.special.has(token), dense);
-    made = wanted;
+    if (row !== stream) prepare(stream, which);
     const numbered = which.length <= NUMBERED;
     which.forEach((token, i) => {
-      const dress = dressOf(token);
+      const dress = dressOf(token, numbered);
       const chosen = marks.query === token;
       const classes = [chosen && "query", chosen && marks.pin && "pin", marks.key === token && "key"];
       if (marks.deleted.has(token)) classes.push("deleted");
@@ -87,7 +94,7 @@ export function makeTokens(label, actions, role) {
       if (!numbered) return;
       say(chip.lastChild, dress?.number ?? "");
       const states = [chosen && ", the query", chosen && marks.pin && ", pinned", marks.deleted.has(token) && ", deleted"];
-      set(chip, "aria-label", `${texts[i]}${dress?.says ?? ""}${states.filter(Boolean).join("")}`);
+      set(chip, "aria-label", `${stream.labels[token]}${dress?.says ?? ""}${states.filter(Boolean).join("")}`);
     });
     const place = Math.max(which.indexOf(marks.query ?? marks.key ?? -1), 0);
     if (!chips.includes(/** @type {any} */ (document.activeElement))) rove(chips[place]);

@@ -1,6 +1,7 @@
 /** The lab on one page that carries its data: sliders, the ledger, and every experiment. */
 import { h } from "../dom.js";
 import { makeBeta } from "./beta.js";
+import { makeBlock } from "./block.js";
 import { makeExperiment } from "./experiment.js";
 import { makeKey } from "./key.js";
 import { makeLedger } from "./ledger.js";
@@ -12,7 +13,7 @@ import { headOf } from "./sums.js";
 export function showLab(page) {
   const { live, experiments } = JSON.parse(page.querySelector('script[type="application/json"]').textContent);
   const head = headOf(live);
-  const sliders = [makeBeta(head), makeKey(head), makeOffset(live.positions), makeMask(head)];
+  const sliders = [makeBeta(head), makeKey(head), makeOffset(live.positions), makeMask(head), makeBlock()];
   const pages = new Map(
     experiments.map((data) => {
       const ask = () => one.show(data);
