@@ -55,10 +55,10 @@ def test_help_shows_an_example_for_every_verb():
 def test_the_verbs():
     from pellucid.cli.verbs import VERBS
 
-    assert (
-        " ".join(VERBS)
-        == "shapes recipes train sweep rate evaluate predict caption translate attend curves convert data serve lab demo"
+    verbs = (
+        "shapes recipes train sweep rate evaluate predict caption translate attend curves convert data serve lab demo"
     )
+    assert " ".join(VERBS) == verbs
 
 
 def test_the_help_of_a_recipe_lists_its_fields():
@@ -228,13 +228,14 @@ def test_demo_trains_and_draws(tmp_path):
     assert re.search(r"looks at that object \d+\.\d% of the time \(chance: \d+\.\d%", result.stdout)
     assert result.stderr == ""  # no progress bar where there is no terminal
     assert not list((out / "vit_digits").iterdir())
-    for picture in ("reverse.png", "vit_digits-2/curves.png", "scene-words.png", "photograph-words.png"):
+    drawn = ("reverse.png", "vit_digits-2/curves.png", "scene-words.png", "photograph-words.png", "alignment.png")
+    for picture in drawn:
         with Image.open(out / picture) as image:
             assert image.width > 500
     page = out / "index.html"
     report = page.read_text(encoding="utf-8")
-    assert report.count("<h2>") == 5
-    assert report.count('<script type="application/x-pellucid">') == 4
+    assert report.count("<h2>") == 6
+    assert report.count('<script type="application/x-pellucid">') == 5
     assert "Where it looked as it said" in report
     for line in ("exactly right on", "test images right, after"):
         assert next(said for said in result.stdout.splitlines() if line in said) in report

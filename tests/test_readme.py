@@ -43,6 +43,7 @@ def pictures(tmp_path, monkeypatch, request):
     """Where the pages' pictures lie, and where they may write; and of the page that looks at any model, a model."""
     monkeypatch.chdir(tmp_path)
     if "look.md" in request.node.name:
+        request.getfixturevalue("transformers")
         made = stranger("gpt2")
         made.model.save_pretrained("gpt2")
         made.reader.save_pretrained("gpt2")

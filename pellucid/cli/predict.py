@@ -13,6 +13,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from pellucid.cli.answers import AnswersFile, describe
 from pellucid.cli.pictures import check_all_read, find_images, name_of, read_pictures
 from pellucid.cli.verbs import PredictOptions
+from pellucid.config import parse_json
 from pellucid.data.decoding import Item
 from pellucid.devices import pick_device
 from pellucid.processes import Processes, joined
@@ -63,9 +64,8 @@ def _write(
     paths = list({name_of(path): path for path in paths}.values())
     file = AnswersFile(out, min(options.top, len(model.labels))) if processes.first else None
     answered = [name_of(path) in file.answered for path in paths] if file else []
-    left = [
-        path for path, done in zip(paths, json.loads(processes.share(json.dumps(answered))), strict=True) if not done
-    ]
+    done = parse_json(processes.share(json.dumps(answered)), "what the first process says")
+    left = [path for path, there in zip(paths, done, strict=True) if not there]
     if processes.first and len(left) < len(paths):
         print(f"{out} has {len(paths) - len(left):,} of the {len(paths):,} pictures already; {len(left):,} are left")
     complaints: list[str] = []
