@@ -30,7 +30,15 @@ DIVERGED = "begin again with a lower --optim.lr, or with --optim.clip 1"
 
 
 class Observer:
-    """Who wants to see a run go on; this one doesn't. A callback of one's own is a class like this."""
+    """Who wants to see a run go on; this one doesn't. A callback of one's own is a class like this.
+
+    >>> import pellucid
+    >>> class Begin(Observer):
+    ...     def began(self, step, steps):
+    ...         print(f"from step {step} to {steps}")
+    >>> _ = pellucid.train("vit_digits", duration="2 steps", progress=False, callbacks=[Begin()])
+    from step 0 to 2
+    """
 
     def began(self, step: int, steps: int) -> None:
         """Training begins, or goes on, after `step` of so many steps."""

@@ -77,6 +77,12 @@ def sweep(
     vary: by field, as {"optim.lr": [1e-3, 3e-3]}; a `Range` among the values is drawn from. Each run has a folder in
     `out`; one that is there already goes on, or is only read if it has ended. tell: is called after each run with its
     number and how many there are. dataset, callbacks, changes: as `train` takes them.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as out:
+    ...     trials = sweep("vit_digits", out, {"optim.lr": [1e-3, 3e-3]}, duration="1 steps")
+    >>> len(trials)
+    2
     """
     combinations = list_combinations(vary, draws, draws_seed)
     base = source if not isinstance(source, str) else recipe(source)
