@@ -76,7 +76,7 @@ def measure(way: str, seed: int, train: ImageSet, evaluated: ImageSet, changes: 
     prepare(module, run)
     moved, parameters = count_trained(module)
     row = {"way": way, "seed": seed, "top1": report.top1, "trained": moved / parameters, "training": result.seconds}
-    print(row, f"train loss {result.figures.get('loss', 0):.3f}", flush=True)
+    print(row, flush=True)
     return row
 
 
@@ -100,7 +100,7 @@ def main() -> None:
         return
     columns = {"way": Column(), "seed": Column(), "top1": Column("share", 1), "trained": Column("share", 1)}
     tables = {"ways": Table("each way and seed", columns | {"training": Column("s", 1)}, rows)}
-    settings = {"images of each class": options.images, "classes": list(names), "test images": len(test)}
+    settings = {"images of each class": options.images, "classes": " ".join(names), "test images": len(test)}
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     keep(f"finetuning_{options.images}", tables, device, seeds=range(options.seeds), settings=settings)
 
