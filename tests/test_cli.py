@@ -128,7 +128,10 @@ def test_a_vector_picture_holds_its_numbers(tmp_path):
     assert "<svg" in path.read_text()
 
 
-VERBS = "shapes, recipes, train, sweep, rate, evaluate, predict, caption, translate, attend, curves, convert, data, serve, lab, demo"
+VERBS = (
+    "shapes, recipes, train, sweep, rate, evaluate, predict, caption, translate, attend, curves, convert, data, "
+    "serve, lab, demo"
+)
 WRONG = {
     ("nonsense",): f"Unrecognized options: nonsense; Available subcommands: {VERBS}; run pellucid --help",
     (): f"Expected one of {{{VERBS}}}; run pellucid --help",
