@@ -143,6 +143,17 @@ def torchvision() -> ModuleType:
 
 
 @pytest.fixture(scope="session")
+def torchvision_for_children(torchvision: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Processes that a test starts find no torchvision where it can't be imported; transformers does without."""
+    with pytest.MonkeyPatch.context() as patch:
+        if STUBS:
+            folder = tmp_path_factory.mktemp("site")
+            (folder / "sitecustomize.py").write_text("import sys\n\nsys.modules['torchvision'] = None\n")
+            patch.setenv("PYTHONPATH", str(folder), prepend=os.pathsep)
+        yield
+
+
+@pytest.fixture(scope="session")
 def timm(torchvision: ModuleType) -> ModuleType:
     return quietly_imported("timm", "timm")
 

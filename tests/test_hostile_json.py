@@ -24,7 +24,7 @@ def bundle(header: str) -> bytes:
 @pytest.fixture(scope="module")
 def trace_header(tmp_path_factory):
     every = {each.name: each for each in targets(tmp_path_factory.mktemp("targets"))}
-    return every["trace"].valid
+    return every["first trace"].valid
 
 
 MANY = {

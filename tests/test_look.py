@@ -18,7 +18,10 @@ from pellucid.ready import ReadyForeign
 from pellucid.views.bundle import from_bytes, load_trace, to_bytes
 from pellucid.views.look import ModelLook
 
-pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning"),
+    pytest.mark.usefixtures("timm", "transformers"),
+]
 STREAMS = {
     "vit": ["image"],
     "timm_vit": ["image"],

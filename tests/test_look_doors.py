@@ -14,7 +14,10 @@ from pellucid.serve.app import create_app
 from pellucid.serve.limits import Limits
 from pellucid.views.bundle import from_bytes, load_trace
 
-pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning"),
+    pytest.mark.usefixtures("timm", "transformers"),
+]
 
 
 @pytest.fixture(scope="module")

@@ -232,7 +232,9 @@ def test_many_processes_tell_their_losses_after_the_same_steps(monkeypatch):
 
 def test_a_rate_that_is_a_tensor_is_set_where_it_is():
     parameter, rate = torch.nn.Parameter(torch.zeros(2)), torch.tensor(0.5)
-    plain_one, captured = (torch.optim.SGD([{"params": [parameter], "lr": lr, "peak": 0.5}]) for lr in (0.5, rate))
+    plain_one, captured = (
+        torch.optim.SGD([{"params": [parameter], "lr": lr, "peak": 0.5, "begins": 0.0}]) for lr in (0.5, rate)
+    )
     set_rate([plain_one, captured], 0.25)
     assert plain_one.param_groups[0]["lr"] == 0.125
     assert captured.param_groups[0]["lr"] is rate

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from pellucid.data.caption_files import EXPECTED, Annotation, Annotations, Problems, lines_of
 from pellucid.data.caption_json import KARPATHY
-from pellucid.data.caption_pictures import quote
+from pellucid.data.caption_pictures import quote, shorten
 from pellucid.data.listings import some
 from pellucid.data.opener import SUFFIXES
 from pellucid.data.sentences import one_line
@@ -212,7 +212,7 @@ def _holds_files(rows: Sequence[Sequence[str]], place: int) -> bool:
 
 
 def _has(header: list[str]) -> str:
-    return f"has the columns {some(tuple(header), 8)}"
+    return f"has the columns {some(tuple(map(shorten, header)), 8)}"
 
 
 def _parted(delimiter: str) -> str:

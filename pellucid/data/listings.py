@@ -8,7 +8,6 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from pellucid.config import brief
 from pellucid.data.cache import keep_decoded
 from pellucid.data.decoding import Item
 from pellucid.data.images import ImageSet, Size
@@ -146,7 +145,7 @@ def shape_of(items: Iterable[Item], size: Size | None) -> tuple[Size, int]:
 def some(names: tuple[str, ...], most: int = 5) -> str:
     """The first few names, and how many more there are."""
     more = f" and {len(names) - most} more" if len(names) > most else ""
-    return ", ".join(map(brief, names[:most])) + more
+    return ", ".join(map(repr, names[:most])) + more
 
 
 def _split_folders(root: Path) -> dict[str, Path]:

@@ -98,8 +98,8 @@ def seconds_of(function: Callable[[], Any], repeats: int = 3) -> float:
 
 def measure_sequential(p: SequentialSettings) -> SequentialMeasurement:
     """Follow each layer's graph from its answer back to its words, for sentences longer and longer."""
-    if p.kernel % 2 == 0:
-        raise ValueError(f"kernel is {p.kernel}; expected an odd number, so that as many words come out")
+    if p.kernel < 3 or p.kernel % 2 == 0:
+        raise ValueError(f"kernel is {p.kernel}; expected 3, 5, …, so that a word reads others and as many come out")
     with seeded(p.seed):
         layers = make_layers(p)
         sentences = [torch.randn(1, n, p.width) for n in p.words]

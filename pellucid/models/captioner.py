@@ -147,6 +147,7 @@ class CaptionDecoder(nn.Module):
 class Captioner(nn.Module, Pretrained[CaptionerConfig], config_class=CaptionerConfig):
     """Images and the tokens said of them so far in, logits of each next token out.
 
+    >>> import torch
     >>> encoder = ViTConfig(image=(32, 32), patch=(8, 8), width=64, depth=2, heads=4, pooling="none")
     >>> model = Captioner(CaptionerConfig(vocabulary=100, encoder=encoder, layers=2, heads=4))
     >>> images, tokens = torch.randn(2, 3, 32, 32), torch.randint(100, (6, 9))      # three captions for each image

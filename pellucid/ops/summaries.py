@@ -10,7 +10,6 @@ impl: "auto", or "blocks" (of rows) or "triton" to have one of the two. totals: 
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import lru_cache
 from typing import Literal, NamedTuple, Protocol
 
 import torch
@@ -195,14 +194,18 @@ def mean_distance(
     if (few or impl == "triton") and tiled.takes(impl, q, k, mask, scale, start, end):
         return tiled.mean_distance(q, k, start, end, mask, scale, causal)
 
-    @lru_cache(1)  # one head after the other asks for the same
-    def apart(first: int, last: int) -> Tensor:
-        return torch.cdist(start[first:last], end)
+    known: dict[tuple[int, int], Tensor] = {}  # one head after the other asks for the same
+
+    def apart(rows: slice) -> Tensor:
+        if (rows.start, rows.stop) not in known:
+            known.clear()
+            known[rows.start, rows.stop] = torch.cdist(start[rows], end)
+        return known[rows.start, rows.stop]
 
     def spread(p: Tensor, rows: slice) -> Tensor:
         # A float32 row sums to one within 4e-7, which a distance of 100 would show: divide by what it sums to.
         p = p.double()
-        return torch.linalg.vecdot(p, apart(rows.start, rows.stop)) / p.sum(-1).clamp(min=0.5)
+        return torch.linalg.vecdot(p, apart(rows)) / p.sum(-1).clamp(min=0.5)
 
     return _each_row(spread, q, k, mask, beta, causal)
 
