@@ -40,7 +40,7 @@ def translator_multi30k() -> TranslatorRun:
 
 
 def translator_small() -> TranslatorRun:
-    """pellucid train translator_small --data.name PATH: a quarter of an hour on two cores.
+    """pellucid train translator_small --data.name PATH: 18 epochs, on two cores.
 
     sacreBLEU on the test of 2016, en→de: 37.8 (seed 0, in half precision: translator-en-de); 37 minutes of processor
     time in two processes on a busy machine; 1.5 million parameters. x86-64, 2026-11-19.
