@@ -116,7 +116,7 @@ def visit(chromium: Any) -> Iterator[Callable[..., Any]]:
     yield opened
     for context in contexts:
         context.close()
-    assert wrong == []
+    assert wrong == [], wrong
 
 
 @contextmanager

@@ -142,14 +142,13 @@ def torchvision() -> ModuleType:
         return quietly_imported("torchvision.models.vision_transformer", "torchvision")
 
 
-@pytest.fixture(scope="session")
-def torchvision_for_children(torchvision: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Processes that a test starts find no torchvision where it can't be imported; transformers does without."""
+@pytest.fixture(scope="module")
+def no_torchvision(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Processes that a test starts find no torchvision, which may not be importable; transformers does without."""
+    folder = tmp_path_factory.mktemp("site")
+    (folder / "sitecustomize.py").write_text("import sys\n\nsys.modules['torchvision'] = None\n")
     with pytest.MonkeyPatch.context() as patch:
-        if STUBS:
-            folder = tmp_path_factory.mktemp("site")
-            (folder / "sitecustomize.py").write_text("import sys\n\nsys.modules['torchvision'] = None\n")
-            patch.setenv("PYTHONPATH", str(folder), prepend=os.pathsep)
+        patch.setenv("PYTHONPATH", str(folder), prepend=os.pathsep)
         yield
 
 

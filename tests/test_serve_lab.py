@@ -218,7 +218,7 @@ def test_a_reader_who_leaves_ends_the_experiment():
         assert client.get("/api/lab/graph").status_code == 200
         process = service.killable.idle[0].process.pid
         scope = {
-            "type": "http", "method": "GET", "path": "/api/lab/leaking", "raw_path": b"/api/lab/leaking",
+            "type": "http", "method": "GET", "path": "/api/lab/depth", "raw_path": b"/api/lab/depth",
             "query_string": b"", "headers": [(b"host", b"127.0.0.1")], "http_version": "1.1", "scheme": "http",
         }  # fmt: skip
         leaves, sent = anyio.Event(), []

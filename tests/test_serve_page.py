@@ -150,7 +150,7 @@ def test_no_old_trace_stands_under_a_new_answer(server: Serving, visit, tmp_path
 
 
 @pytest.fixture(scope="module")
-def reading(tmp_path_factory, transformers, torchvision_for_children):
+def reading(tmp_path_factory, transformers, no_torchvision):
     """A server whose model reads text: a small GPT-2 with random weights."""
     folder, log = tmp_path_factory.mktemp("models") / "gpt2", tmp_path_factory.mktemp("server") / "log.txt"
     made = stranger("gpt2")

@@ -217,5 +217,6 @@ def test_from_a_server_a_slider_moves(site, visit):
         for _ in range(5):
             slider.press("ArrowRight")
         assert frame.locator("main").inner_text() != before
-        page.goto(address + "learn/01_attention.html")
+        page.wait_for_load_state("networkidle")  # or what is still asked for fails as the page goes
+        page.goto(address + "learn/01_attention.html", wait_until="networkidle")
         assert "mixture" in page.locator(".printed").first.inner_text()
