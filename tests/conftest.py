@@ -23,8 +23,8 @@ if "PYTEST_XDIST_WORKER" in os.environ:  # workers share the cores: one thread e
 # of a busy machine (pytest --durations=0, 2026-11-18).
 SLOW_FILES = (
     "test_compile test_distributed test_docs test_exercises test_explain_memory test_fuzz test_hostile_files"
-    " test_packaging test_readme test_resume test_serve_trust test_site test_strength_explain test_strength_training"
-    " test_wheel"
+    " test_look test_packaging test_readme test_resume test_serve_lab test_serve_trust test_site test_strength_explain"
+    " test_strength_training test_together test_wheel test_written_out test_zoo"
 )
 SLOW_FIXTURES = "visit outcomes server bright run_folder"
 SLOW_TESTS = """
