@@ -12,6 +12,7 @@ from torch.testing import assert_close
 import pellucid
 from pellucid.cli import main
 from pellucid.cli.demo import SAMPLES
+from pellucid.cli.train import sum_up
 from pellucid.data.tokenizer import END, MASK, NEVER, PAD, START
 from pellucid.decode import beam_search, greedy, sample
 from pellucid.decode.translations import Sampling, map_words, translate_all
@@ -234,6 +235,12 @@ def test_steps_and_epochs_are_counted_in_tokens(text):
     assert abs(task.epoch_size - task.loader.words) <= task.loader.steps
 
 
+def test_what_training_took_is_told_in_tokens(trained, capsys):
+    assert trained.unit == "tokens"
+    sum_up(trained)
+    assert re.search(r"^\d+ steps in [\d.]+ s \([\d,]+ tokens/s\)", capsys.readouterr().out)
+
+
 def test_other_directions_are_trained_beside(text):
     task = task_of(small(text, **{"data.also": ["de-en", "en-de"]}))
     assert list(task.tokenizer.languages) == ["de", "en"]
@@ -342,8 +349,36 @@ def test_translate_prints_what_it_says(trained, tmp_path, capsys):
     (tmp_path / "text.txt").write_text(f"{sentence}\n\ntwo old trees sleeps there.\n")
     assert main(["translate", folder, "--file", str(tmp_path / "text.txt"), "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
-    assert [len(each["translations"]) for each in told] == [1, 1, 1]
+    assert [len(each["translations"]) for each in told] == [1, 0, 1]
     assert told[0]["translations"][0]["words"][0]["word"] == "der"
+
+
+def test_a_blank_line_of_a_file_stays_blank_and_is_told(trained, tmp_path, capsys):
+    """So that its lines and those of the translation still belong together."""
+    path = tmp_path / "text.txt"
+    path.write_text("\nthe old dog runs here.\n \t\na red tree stands here.\n\n")
+    assert main(["translate", str(trained.folder), "--file", str(path)]) == 0
+    captured = capsys.readouterr()
+    assert captured.out == "\nder Hund alter läuft hier.\n\nein Baum roter steht hier.\n\n"
+    assert captured.err == f"pellucid: 3 of the 5 lines of {path} are blank, and stay so\n"
+    path.write_text("\n \n")
+    assert main(["translate", str(trained.folder), "--file", str(path)]) == 2
+    assert f"{path} has no sentence to translate" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        ("", "the sentence is blank; expected words to translate"),
+        (" \t\u00a0", "the sentence is blank"),
+        (["a red tree.", "", "a dog."], "sentence 2 of 3 is blank"),
+        (["a red tree.", None], "a sentence to translate is a str; got NoneType"),
+    ],
+)
+def test_nothing_is_not_translated(trained, given, sentence):
+    """It would be told what the model says of an empty source."""
+    with pytest.raises(ValueError, match=sentence):
+        trained.model.translate(given)
 
 
 def test_a_trace_holds_what_its_attention_follows_from(trained, tmp_path):
@@ -417,6 +452,9 @@ def test_evaluate_prints_figures(trained, text, tmp_path, capsys):
     [
         (["translate", "{run}"], "there is nothing to translate"),
         (["translate", "{run}", "a", "--file", "x.txt"], "give sentences, or a --file of them"),
+        (["translate", "{run}", ""], "the sentence is blank; expected words to translate"),
+        (["translate", "{run}", "a red tree.", " "], "sentence 2 of 2 is blank"),
+        (["attend", "{run}", ""], "the sentence is blank"),
         (["translate", "{run}", "a", "--beam", "0"], "--beam is 0"),
         (["translate", "{run}", "a", "--n-best", "9"], "--n-best is 9; expected 1…5"),
         (["translate", "{run}", "a", "--layer", "7"], "--layer is 7; expected 0…0"),

@@ -88,7 +88,7 @@ def resume_run(options: TrainOptions, changes: Sequence[str]) -> AnyRun:
 
 def sum_up(result: Result) -> None:
     """What it took, and how good the weights are that will answer: what `pellucid evaluate` says of them there."""
-    rate = f" ({result.images / result.seconds:,.0f} images/s)" if result.seconds else ""
+    rate = f" ({result.images / result.seconds:,.0f} {result.unit}/s)" if result.seconds else ""
     warm_up = f" after {result.warm_up:.1f} s of warming up" if result.warm_up else ""
     if result.steps < result.planned:
         print(f"ended before step {result.planned}: {result.score} had not been better for as long as --patience says")

@@ -1,6 +1,7 @@
 """pellucid translate: sentences in another language, and which words were read for each word."""
 
 import json
+import sys
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -22,7 +23,7 @@ AT_ONCE = 1000  # sentences of a file between two that are printed
 
 
 def translate(options: TranslateOptions) -> None:
-    """Translate the sentences that were given, or those of a file, a line each."""
+    """Translate the sentences that were given, or those of a file, a line each; a blank line of a file stays blank."""
     check_options(options)
     model = load_translator(options.model, pick_device(options.device))
     check_layer_and_head(model.model, options.layer, options.head)
@@ -32,13 +33,16 @@ def translate(options: TranslateOptions) -> None:
         "attention": options.figure is not None, "length_penalty": options.length_penalty,
     }  # fmt: skip
     listed: list[dict[str, Any]] = []
-    number = 0
+    number = blank = 0
     for sentences in gather(options):
+        worded = [sentence for sentence in sentences if options.file is None or sentence.strip()]
         with show_bar(options.model) as progress:
-            found = model.translate(sentences, progress=progress, **how)
-        for best in found:
+            found = iter(model.translate(worded, progress=progress, **how))
+        for sentence in sentences:
             number += 1
-            listed.append({"source": best[0].source, "translations": [each.to_json() for each in best]})
+            best = next(found) if options.file is None or sentence.strip() else []
+            blank += not best
+            listed.append({"source": sentence, "translations": [each.to_json() for each in best]})
             if not options.json:
                 print(describe(best), flush=True)
             if options.figure is not None:
@@ -46,8 +50,12 @@ def translate(options: TranslateOptions) -> None:
                 save_figure(draw_alignment(best[0], options.layer, options.head), place)
                 if not options.json:
                     print(f"figure: {place}")
+    if blank == number:
+        raise ValueError(f"{options.file} has no sentence to translate")
     if options.json:
         print(json.dumps(listed, allow_nan=False, ensure_ascii=False))
+    if blank:
+        print(f"pellucid: {blank:,} of the {number:,} lines of {options.file} are blank, and stay so", file=sys.stderr)
 
 
 def check_options(options: TranslateOptions) -> None:
@@ -81,9 +89,9 @@ def gather(options: TranslateOptions) -> Iterator[Sequence[str]]:
 
 
 def describe(best: list[Translation]) -> str:
-    """The translation, or the best ones with their score."""
-    if len(best) == 1:
-        return str(best[0])
+    """The translation, or the best ones with their score; nothing of nothing."""
+    if len(best) < 2:
+        return str(best[0]) if best else ""
     return "\n".join(f"{each.score:8.3f}  {each}" for each in best)
 
 

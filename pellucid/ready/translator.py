@@ -86,14 +86,20 @@ class ReadyTranslator(ReadyModel):
         attention: with which words of the source it read for each word.
         """
         several = [sentences] if isinstance(sentences, str) else list(sentences)
-        if not all(isinstance(sentence, str) for sentence in several):
-            raise ValueError("a sentence to translate is a str; got something else")
-        found = translate_all(
-            self.model, self.tokenizer, several, language=self.language(language), beam=beam, n_best=n_best,
-            length_penalty=self.length_penalty if length_penalty is None else length_penalty,
-            sampling=sampling, attention=attention, batch=batch, progress=progress,
+        _check_sentences(several)
+        found = self._translate(
+            several, language, length_penalty, beam=beam, n_best=n_best, sampling=sampling, attention=attention,
+            batch=batch, progress=progress,
         )  # fmt: skip
         return found[0] if isinstance(sentences, str) else found
+
+    def _translate(
+        self, sentences: Sequence[str], language: str | None, length_penalty: float | None, **how: Any
+    ) -> list[list[Translation]]:
+        """Of any sentences, a blank one too: what it says of nothing is a control."""
+        penalty = self.length_penalty if length_penalty is None else length_penalty
+        language = self.language(language)
+        return translate_all(self.model, self.tokenizer, sentences, language=language, length_penalty=penalty, **how)
 
     def evaluate(
         self,
@@ -109,12 +115,12 @@ class ReadyTranslator(ReadyModel):
         pairs = data if isinstance(data, TextPairs) else load_pairs(self.data(data), split)
         if not len(pairs):
             raise ValueError(f"{data} has no {split} sentences")
-        how: dict[str, Any] = {"beam": beam, "length_penalty": length_penalty, "batch": batch}
+        how: dict[str, Any] = {"beam": beam, "batch": batch}
         started = time.perf_counter()
-        found = self.translate(pairs.sources, progress=progress, language=pairs.direction[1], **how)
+        found = self._translate(pairs.sources, pairs.direction[1], length_penalty, progress=progress, **how)
         seconds = time.perf_counter() - started
         texts = [best.text for best, *_ in found]
-        empty = self.translate("", language=pairs.direction[1], **how)[0].text
+        empty = self._translate([""], pairs.direction[1], length_penalty, **how)[0][0].text
         scores = score_translations(texts, pairs.targets, pairs.sources, empty=empty)
         figures = scores.figures | {"direction": "-".join(pairs.direction), "beam": beam}
         return TranslationReport(pairs, texts, scores, figures | {"sentences_per_second": len(pairs) / seconds})
@@ -158,3 +164,12 @@ class ReadyTranslator(ReadyModel):
 
     def read(self, pictures: Any) -> Tensor:
         raise ValueError("a translator reads sentences, not pictures; ask it with translate(…)")
+
+
+def _check_sentences(sentences: Sequence[str]) -> None:
+    for number, sentence in enumerate(sentences, 1):
+        if not isinstance(sentence, str):
+            raise ValueError(f"a sentence to translate is a str; got {type(sentence).__name__}")
+        if not sentence.strip():
+            which = "the sentence" if len(sentences) == 1 else f"sentence {number} of {len(sentences)}"
+            raise ValueError(f"{which} is blank; expected words to translate")

@@ -88,6 +88,8 @@ class Stopped(Exception):
 class Result:
     """What a run came to. seconds: of training, evaluations and checkpoints left out; warm_up: of compiling, before.
 
+    images: how many it was trained on, each as often as it came; of a task of another unit, as "tokens", those.
+
     figures: of the last evaluation. score: which of them says how good it is; best: the best that it was.
     model: a `ReadyClassifier` or a `ReadyCaptioner`, with the best weights if a folder keeps them, else the last.
     kept: the figures of those weights, and their step; evaluated: on what, as "60 validation images".
@@ -111,6 +113,7 @@ class Result:
     kept: dict[str, float] = field(default_factory=dict)
     evaluated: str = ""
     planned: int = 0
+    unit: str = "images"
 
 
 class Engine:
@@ -179,6 +182,7 @@ class Engine:
             self.task.score,
             kept=self.kept if self.folder and self.kept else {"step": steps} | self.figures,
             planned=plan.steps,
+            unit=self.task.unit,
         )
 
     @property
