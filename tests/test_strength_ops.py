@@ -697,14 +697,14 @@ def test_kernels_elsewhere_get_masks_widths_and_heads_as_they_want_them():
     mask = torch.rand(2, 4, 5, 7) > 0.5
     mask[0, 1, 2], mask[1, 3] = False, False
     alive = mask.any(-1, keepdim=True)
-    found, seen = attention._kernel_mask(mask, q)
+    found, seen, _ = attention._kernel_mask(mask, q)
     assert torch.equal(seen, alive)
     assert torch.equal(found, mask | ~alive)
     bias = torch.zeros(2, 4, 5, 7, dtype=torch.float64).masked_fill(~mask, -math.inf) - 3.0
-    found, seen = attention._kernel_mask(bias, q)
+    found, seen, _ = attention._kernel_mask(bias, q)
     assert torch.equal(seen, alive)
     assert torch.equal(found, torch.where(alive, bias, 0.0).float())
-    one, there = attention._kernel_mask(mask[0, 0, 0], q)
+    one, there, _ = attention._kernel_mask(mask[0, 0, 0], q)
     assert (one.shape, there.shape) == ((1, 7), (1, 1))
     for here, e, width in (("meta", 6, 8), ("meta", 9, 16), ("meta", 16, 16), ("cpu", 6, 8), ("cpu", 9, 9)):
         assert attention._kernel_width(torch.empty(2, 4, 5, 8, device=here), torch.empty(2, 4, 5, e)) == width
@@ -715,6 +715,33 @@ def test_kernels_elsewhere_get_masks_widths_and_heads_as_they_want_them():
     ):  # fmt: skip
         assert attention._kernel_shares_heads(q.to(dtype), given) is shares
         assert attention._kernel_shares_heads(torch.empty(1, dtype=dtype), given)
+
+
+def test_what_a_mask_hides_is_found_once():
+    """From its second call on a mask that leaves every query something costs nothing; once written to, it is new."""
+    q = torch.empty(1, 1, 3, 8, device="meta")
+    for mask in (torch.tensor([[True, False], [True, True], [False, True]]), torch.zeros(3, 2)):
+        first = attention._kernel_mask(mask, q)
+        assert first.alive is not None
+        assert first.alive.all()
+        second = attention._kernel_mask(mask, q)
+        assert second.alive is None
+        assert torch.equal(second.mask, mask)
+        assert attention._kernel_mask(mask, q) is second
+        half = attention._kernel_mask(mask, q.half())  # a bias is another one there
+        assert half is second if mask.dtype == torch.bool else half.mask.dtype == torch.float16
+        mask[1] = False if mask.dtype == torch.bool else -math.inf
+        for _ in range(3):
+            written = attention._kernel_mask(mask, q)
+            assert written.alive.flatten().tolist() == [True, False, True]
+            assert (written.mask[1] == (True if mask.dtype == torch.bool else 0.0)).all()
+        assert attention._kernel_mask(mask, q) is written
+    learned = torch.zeros(3, 2, requires_grad=True)
+    assert attention._kernel_mask(learned, q) is not attention._kernel_mask(learned, q)
+    with torch.inference_mode():
+        unwatched = torch.zeros(3, 2)
+    assert attention._kernel_mask(unwatched, q).alive is not None
+    assert attention._kernel_mask(unwatched, q).alive is not None
 
 
 def test_positions_are_those_of_ten_thousand_and_of_one_to_three_axes():

@@ -8,13 +8,14 @@ import math
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Literal
+from typing import Any, Literal, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.overrides import handle_torch_function, has_torch_function
+from torch.utils.weak import WeakTensorKeyDictionary
 
 from pellucid.ops import masks, tiled
 from pellucid.ops.checks import check_attention, check_list, is_learned, resolve_beta
@@ -184,7 +185,7 @@ def _fused(
         causal = False
     alive = None
     if mask is not None:
-        mask, alive = _kernel_mask(mask, q)
+        mask, alive, _ = _kernel_mask(mask, q)
     grouped = q.shape[1] != k.shape[1]
     if grouped and not _kernel_shares_heads(q, mask):
         k, v, grouped = share_heads(k, q.shape[1]), share_heads(v, q.shape[1]), False
@@ -200,18 +201,57 @@ def _mix(weights: Float[Tensor, "b h n k"], v: Float[Tensor, "b g k e"]) -> Floa
         return (weights @ share_heads(v, weights.shape[1]).to(weights.dtype)).to(v.dtype)
 
 
-def _kernel_mask(mask: Tensor, q: Tensor) -> tuple[Tensor, Tensor | None]:
-    """The mask as kernels want it: two axes or more, a bias in the dtype of q; and which queries see anything at all.
+class _ForKernel(NamedTuple):
+    """A mask as kernels want it; and which queries see anything at all, None if every one does."""
+
+    mask: Tensor
+    alive: Tensor | None
+    is_sure: bool = False  # that alive is None if it could be
+
+
+_known_masks: Any = WeakTensorKeyDictionary()
+
+
+def _kernel_mask(mask: Tensor, q: Tensor) -> _ForKernel:
+    """Two axes or more, a bias in the dtype of q; and what to do about queries that see nothing.
 
     The CPU's kernel gives zeros to a query that may attend to nothing. cuDNN gives it some mixture of the values, and
     at some sizes NaN gradients: off the CPU such a query is let see everything, and its output is thrown away.
     """
-    mask = torch.atleast_2d(mask if mask.dtype == torch.bool else mask.to(q.dtype))
     if q.device.type == "cpu":
-        return mask, None
+        return _ForKernel(_plain(mask, q.dtype), None)
+    return _prepare(mask, q.dtype) if torch.compiler.is_compiling() else _prepare_once(mask, q.dtype)
+
+
+def _prepare_once(mask: Tensor, dtype: torch.dtype) -> _ForKernel:
+    """A mask that comes again is not looked at again, and from then on one in which every query sees something costs
+    nothing. To know that is to wait for the device, so the first call, which may be the only one, doesn't ask."""
+    dtype = mask.dtype if mask.dtype == torch.bool else dtype
+    capturing = mask.is_cuda and torch.cuda.is_current_stream_capturing()
+    if mask.is_inference() or mask.requires_grad or capturing:
+        return _prepare(mask, dtype)
+    version, known = _known_masks.get(mask, (-1, {}))
+    if version != mask._version:
+        known = {}
+        _known_masks[mask] = mask._version, known
+    if dtype not in known:
+        known[dtype] = _prepare(mask, dtype)
+    elif not known[dtype].is_sure:
+        found, alive, _ = known[dtype]
+        dead = alive is not None and not alive.all()
+        known[dtype] = _ForKernel(found, alive, True) if dead else _ForKernel(_plain(mask, dtype), None, True)
+    return known[dtype]
+
+
+def _prepare(mask: Tensor, dtype: torch.dtype) -> _ForKernel:
+    mask = _plain(mask, dtype)
     boolean = mask.dtype == torch.bool
     alive = (mask if boolean else mask > -math.inf).any(-1, keepdim=True)
-    return (mask | ~alive if boolean else mask.masked_fill(~alive, 0.0)), alive
+    return _ForKernel(mask | ~alive if boolean else mask.masked_fill(~alive, 0.0), alive)
+
+
+def _plain(mask: Tensor, dtype: torch.dtype) -> Tensor:
+    return torch.atleast_2d(mask if mask.dtype == torch.bool else mask.to(dtype))
 
 
 def _kernel_width(q: Tensor, v: Tensor) -> int:
