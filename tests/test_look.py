@@ -11,7 +11,7 @@ from torch import nn
 from torch.testing import assert_close
 
 import pellucid
-from pellucid.looking import METHODS, text_faithfulness
+from pellucid.looking import METHODS, Reader, text_faithfulness
 from pellucid.looking.answers import Target
 from pellucid.ops import weights
 from pellucid.ready import ReadyForeign
@@ -125,6 +125,12 @@ def test_tokens_have_their_names():
         "transcriber",
         "language",
     )
+
+
+def test_a_reader_knows_the_size_of_its_pictures():
+    sizes = {name: Reader.of(stranger(name).reader).size for name in STRANGERS}
+    seeing = {"vit", "timm_vit", "dinov2", "clip", "blip"}
+    assert sizes == {name: (16, 16) if name in seeing else None for name in STRANGERS}
 
 
 def test_answers_are_the_models():

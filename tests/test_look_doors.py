@@ -95,7 +95,8 @@ def client(folders):
 def test_the_server_says_what_each_reads(client):
     listed = {each["name"]: each for each in client.get("/api/models").json()}
     assert (listed["gpt2"]["reads"], listed["gpt2"]["image"], listed["gpt2"]["kind"]) == (["text"], None, "model")
-    assert listed["clip"]["reads"] == ["text", "picture"]
+    assert (listed["gpt2"]["channels"], listed["clip"]["channels"]) == (None, 3)
+    assert (listed["clip"]["reads"], listed["clip"]["image"]) == (["text", "picture"], [16, 16])
 
 
 def test_the_server_traces_text_and_pictures(client, folders):

@@ -151,12 +151,6 @@ def run_command(words):
 
 # Names.
 
-# What looks at any model is shown at work by docs/look.md; these parts of it have no example of their own yet.
-OWED = {
-    f"pellucid.looking.{name}"
-    for name in ("Asked", "Passage", "Reader", "Target", "explain", "text_faithfulness", "trace")
-}
-
 
 def test_every_public_name_has_an_example_that_runs():
     """Examples (`>>>`) are run by the doctests; here they are counted."""
@@ -164,7 +158,7 @@ def test_every_public_name_has_an_example_that_runs():
     assert len(names) > 150
     data = {name for name, value in names.items() if not inspect.isclass(value) and not inspect.isroutine(value)}
     without = [name for name, value in names.items() if ">>> " not in (inspect.getdoc(value) or "")]
-    assert set(without) - data == OWED
+    assert set(without) <= data
 
 
 def test_examples_are_set_as_code():

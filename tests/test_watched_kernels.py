@@ -60,6 +60,28 @@ def test_fast_encoder(norm_first, activation, mask, context):
         assert (p[1, :, :3, 3:] == 0).all()
     if mask == "causal":
         assert (p.triu(1) == 0).all()
+    assert [(tower.kind, tower.records) for tower in seen.towers] == [("self", tuple(seen))]
+
+
+def test_a_fused_layer_is_followed_as_one_that_is_not():
+    """Which tokens it reads: those of the layer before, or somebody else's."""
+
+    class Both(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.mine, self.theirs = (nn.MultiheadAttention(16, 2, batch_first=True) for _ in range(2))
+
+        def forward(self, x, y):
+            x = x + self.mine(x, x, x)[0]
+            return x + self.theirs(x, y, y)[0]
+
+    model = Both().eval()
+    given = torch.randn(1, 5, 16), torch.randn(1, 7, 16)
+    seen = look(model, *given)
+    with watch(model) as slow:
+        model(*given)
+    assert [record.reading.kind for record in seen.values()] == ["self", "cross"]
+    assert (seen.towers, seen.graph()) == (slow.towers, slow.graph())
 
 
 @pytest.mark.parametrize("how", ["bfloat16", "autocast"])

@@ -20,7 +20,12 @@ Score = Callable[[Any], Float[Tensor, ""]]
 
 @dataclass(frozen=True, eq=False)
 class Target:
-    """An answer that can be explained."""
+    """An answer that can be explained.
+
+    >>> target = Target("how large the first number is", lambda output: output[0, 0].abs())
+    >>> float(target.score(torch.tensor([[-3.0, 1.0]])))
+    3.0
+    """
 
     label: str
     score: Score

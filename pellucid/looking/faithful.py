@@ -31,6 +31,16 @@ def text_faithfulness(
     """Deletion and insertion over texts that a model was watched with; of a translation over all of its words.
 
     fill: the token that stands for a masked one; the tokenizer's own for masks, unknown words or padding unless given.
+
+    >>> from torch import nn
+    >>> from pellucid.looking import Asked, Reader
+    >>> encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(16, 2, batch_first=True), 2)
+    >>> model = nn.Sequential(nn.Embedding(9, 16), encoder, nn.Flatten(), nn.Linear(5 * 16, 2))
+    >>> fed = Reader().read(Asked(arguments=torch.tensor([[1, 4, 2, 8, 5]])), model)
+    >>> passage = Passage.watch(model, fed, Reader())
+    >>> measured = text_faithfulness([passage], ["gradient", "random"], steps=5, fill=0)
+    >>> measured.deletion.shape, measured.area("deletion", "gradient", beside="random").low is not None
+    (torch.Size([2, 1, 6]), True)
     """
     if not passages or not methods:
         raise ValueError(f"there are {len(methods)} methods and {len(passages)} texts; expected one or more of both")

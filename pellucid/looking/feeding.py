@@ -26,7 +26,11 @@ TEXT_ARGUMENTS = ("input_ids", "decoder_input_ids")
 
 @dataclass(frozen=True)
 class Asked:
-    """What a model is asked to look at."""
+    """What a model is asked to look at.
+
+    >>> Asked(text="the cat sat", generate=5)
+    Asked(text='the cat sat', image=None, audio=None, arguments=None, generate=5)
+    """
 
     text: str | tuple[str, str] | list[str] | None = None
     """A text, a pair of texts, or several of which a picture's best is looked for."""
@@ -72,7 +76,15 @@ class Fed:
 
 @dataclass
 class Reader:
-    """The parts of a reader, whichever it has."""
+    """The parts of a reader, whichever it has.
+
+    >>> words = ["the", "cat", "sat"]
+    >>> reader = Reader.of((lambda text: torch.tensor([list(map(words.index, text.split()))]),
+    ...                     lambda ids: [words[i] for i in ids]))
+    >>> fed = reader.read(Asked(text="the cat sat"), nn.Embedding(3, 8))
+    >>> fed.arguments["0"].tolist(), fed.texts[0].labels[0]
+    ([[0, 1, 2]], ('the', 'cat', 'sat'))
+    """
 
     tokenizer: Any = None
     images: Any = None
@@ -159,6 +171,17 @@ class Reader:
             if len(ids) == 1:
                 return ids[0]
         raise ValueError(f"target is {word!r}, which is {len(ids)} tokens of this tokenizer; expected one")
+
+    @property
+    def size(self) -> tuple[int, int] | None:
+        """Height and width that pictures are brought to; None where there are none, or where each keeps its shape."""
+        if self.timm is not None:
+            return tuple(self.timm["input_size"])[1:]
+        named = "crop_size" if getattr(self.images, "do_center_crop", False) else "size"
+        size = getattr(self.images, named, None)
+        sides = size if isinstance(size, Mapping) else {} if size is None else vars(size)
+        height, width = sides.get("height"), sides.get("width")
+        return None if height is None or width is None else (int(height), int(width))
 
     def _read_text(self, text: str | tuple[str, str] | list[str]) -> dict[str, Tensor]:
         if self.tokenizer is None:

@@ -42,6 +42,16 @@ def explain(
     """A map for each row of tokens that the answer was drawn from, or of all targets if none is given.
 
     layer, head: of raw attention and column mass. seed: of random numbers. steps: of integrated gradients.
+
+    >>> from torch import nn
+    >>> from pellucid.looking import Asked, Reader
+    >>> encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(16, 2, batch_first=True), 2)
+    >>> model = nn.Sequential(nn.Embedding(9, 16), encoder, nn.Flatten(), nn.Linear(5 * 16, 2))
+    >>> fed = Reader().read(Asked(arguments=torch.tensor([[1, 4, 2, 8, 5]])), model)
+    >>> passage = Passage.watch(model, fed, Reader())
+    >>> likelier = passage.answered.targets[0]  # of its two classes
+    >>> [(each.method, each.stream, each.values.shape) for each in explain(passage, "gradient", likelier)]
+    [('gradient', 'text', torch.Size([5]))]
     """
     if method not in METHODS:
         raise ValueError(f"method is {method!r}; expected one of {', '.join(METHODS)}")

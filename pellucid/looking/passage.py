@@ -24,7 +24,15 @@ UNHELD = {
 
 @dataclass(frozen=True, eq=False)
 class Passage:
-    """What was seen of one pass; it can be asked for the gradient of an answer."""
+    """What was seen of one pass; it can be asked for the gradient of an answer.
+
+    >>> from pellucid.looking import Asked, Reader
+    >>> encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(16, 2, batch_first=True), 2)
+    >>> reader = Reader()  # none: tensors are taken as they are
+    >>> passage = Passage.watch(encoder, reader.read(Asked(arguments=torch.randn(1, 5, 16)), encoder), reader)
+    >>> list(passage.seen), passage.tokens[0].count, passage.output.shape
+    (['layers.0.self_attn', 'layers.1.self_attn'], 5, torch.Size([1, 5, 16]))
+    """
 
     model: nn.Module
     fed: Fed

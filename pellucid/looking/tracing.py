@@ -16,6 +16,17 @@ def trace(
     """All that the attention of a pass follows from, and what explains its answer.
 
     methods: those that are quick unless given. target: an answer by its name or number; the likeliest unless given.
+
+    >>> import torch
+    >>> from torch import nn
+    >>> from pellucid.looking import Asked, Reader
+    >>> encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(16, 2, batch_first=True), 2)
+    >>> model = nn.Sequential(nn.Embedding(9, 16), encoder, nn.Flatten(), nn.Linear(5 * 16, 2))
+    >>> fed = Reader().read(Asked(arguments=torch.tensor([[1, 4, 2, 8, 5]])), model)
+    >>> passage = Passage.watch(model, fed, Reader())
+    >>> seen = trace(passage, name="a stranger", methods=["rollout"])
+    >>> [layer.name for layer in seen.layers], seen.streams[0].labels, len(seen.answers)
+    (['1.layers.0.self_attn', '1.layers.1.self_attn'], ('1', '4', '2', '8', '5'), 2)
     """
     layers, missed = passage.layers()
     used = {part for layer in layers for part in (layer.queries, layer.keys)}

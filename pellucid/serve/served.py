@@ -31,8 +31,8 @@ def describe_model(model: ReadyModel) -> dict[str, Any]:
         "name": model.name,
         "kind": model.kind,
         "reads": ["picture"] if ours else list(model.reads),
-        "image": model.reader.size if ours else None,
-        "channels": model.reader.channels if ours else None,
+        "image": model.reader.size if ours else model.reading.size,
+        "channels": model.reader.channels if ours else 3 if "picture" in model.reads else None,
         "parameters": sum(p.numel() for p in model.model.parameters()),
         "labels": list(model.labels),
     }

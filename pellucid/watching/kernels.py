@@ -9,7 +9,7 @@ the same. Nested tensors hold sentences of several lengths: they are padded, and
 import inspect
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -32,6 +32,8 @@ class Call:
     causal: bool
     dropout: float
     output: Tensor
+    tokens: tuple[Tensor, Tensor, Tensor] | None = None
+    """Of a fused layer, which makes q and k inside: the tokens that ask, those that are read, what came out (b t d)."""
 
 
 def read_sdpa(
@@ -120,7 +122,7 @@ def read_fast_attention(output: Any, *args: Any, **kwargs: Any) -> Call:
         call = _project(a["query"], a["key"], a["value"], a)
         mixed = F.linear(_join_heads(call.output, a["query"]), a["proj_weight"], a["proj_bias"])
     _compare(mixed, output[0])
-    return call
+    return replace(call, tokens=(a["query"], a["key"], output[0]))
 
 
 def read_fast_layer(output: Tensor, *args: Any, **kwargs: Any) -> Call:
@@ -128,7 +130,7 @@ def read_fast_layer(output: Tensor, *args: Any, **kwargs: Any) -> Call:
     given = _FAST_LAYER.bind(*args, **kwargs)
     given.apply_defaults()
     a = given.arguments
-    x, width = a["src"], (a["embed_dim"],)
+    x, width, tokens = a["src"], (a["embed_dim"],), (a["src"], a["src"], output)
     activation = F.gelu if a["use_gelu"] else F.relu
 
     def norm(y: Tensor, i: int) -> Tensor:
@@ -147,15 +149,15 @@ def read_fast_layer(output: Tensor, *args: Any, **kwargs: Any) -> Call:
     else:
         there = None
     with _rounding_as(output, a):
-        tokens = norm(x, 1) if a["norm_first"] else x
-        call = _project(tokens, tokens, tokens, a)
+        read = norm(x, 1) if a["norm_first"] else x
+        call = _project(read, read, read, a)
         mixed = F.linear(_join_heads(call.output, x), a["proj_weight"], a["proj_bias"])
         y = x + mixed if a["norm_first"] else norm(x + mixed, 1)
         y = y + feed(norm(y, 2)) if a["norm_first"] else norm(y + feed(y), 2)
     if there is not None:
         y, output = y * there[..., None], output * there[..., None]
     _compare(y, output)
-    return call
+    return replace(call, tokens=tokens)
 
 
 def _rounding_as(output: Tensor, a: dict[str, Any]) -> torch.autocast:

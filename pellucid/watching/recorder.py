@@ -158,7 +158,7 @@ class Recorder:
         name, module, tokens = owner
         if isinstance(module, nn.TransformerEncoderLayer):  # the fast path computes it there
             name = f"{name}.self_attn".lstrip(".")
-        origin = origin or (call.q, call.k, call.output, _dims(call))
+        origin = origin or _origin(call)
         changed = None
         if self.steering and (change := self.steering.find(name, self._free(name))) is not None:
             shape, call = call.output.shape, change.apply(_bring_to_four(call))
@@ -285,8 +285,10 @@ def _frames() -> Iterator[FrameType]:
         frame = frame.f_back
 
 
-def _dims(call: Call) -> tuple[list[int], list[int], list[int]]:
-    return [call.q.ndim - 2], [call.k.ndim - 2], [call.output.ndim - 2]
+def _origin(call: Call) -> tuple[Tensor, Tensor, Tensor, Any]:
+    """Whose tokens ask, whose are read and whose come out, and which axes of each they are."""
+    tensors = call.tokens or (call.q, call.k, call.output)
+    return (*tensors, [[x.dim() - 2] for x in tensors])
 
 
 def _bring_to_four(call: Call) -> Call:

@@ -121,7 +121,9 @@ class Streams:
         if not flows:
             return
         if any(x.is_nested for x, _ in flows) or (isinstance(out, Tensor) and out.is_nested):
-            return  # their axes have no sizes
+            if name in RAGGED:
+                self._keep(out, Flow(flows[0][1].axes, sources))
+            return  # the axes of others have no sizes
         if isinstance(out, Tensor):
             x, flow = flows[0] if len(flows) == 1 else self._main(flows, out)
             axes = self._follow(name, x, flow.axes, args, kwargs, out, flows)
@@ -249,7 +251,7 @@ class Streams:
         """What an attention reads, if that is known; what comes out of it is made of the queries' tokens."""
         bit = self._source(name)
         if any(x.is_nested for x in (q, k, out)):
-            return None
+            return self._read_ragged(q, k, out, bit)
         asked, read = self._flow(q), self._flow(k)
         if asked is None and read is not None:  # made of nothing that came in: learned
             asked = Flow(_new(q.shape), 0)
@@ -285,6 +287,15 @@ class Streams:
         kind = self._kind(mine, theirs, windows, asked.sources == read.sources)
         places = self._place(mine, windows) if kind == "windows" else None
         return Reading(kind, len(self.names) - 1, tokens, asked.sources, read.sources, places)
+
+    def _read_ragged(self, q: Tensor, k: Tensor, out: Tensor, bit: int) -> Reading | None:
+        """Of sentences of several lengths in one tensor, as PyTorch's encoder packs them: it has their axes padded."""
+        flow = self._flow(q)
+        if flow is None or q is not k or len(flow.axes) != 3:
+            return None
+        self._keep(out, Flow(flow.axes, flow.sources | bit))
+        tokens = frozenset(leaves(flow.axes[1]))
+        return Reading("self", len(self.names) - 1, tokens, flow.sources, flow.sources)
 
     def _kind(self, mine: list[Atom], theirs: list[Atom], windows: list[Atom], is_from_the_same: bool) -> Kind:
         if mine and all(atom.kind == "feature" for atom in mine):
@@ -346,5 +357,6 @@ PERMUTES = frozenset(
 )
 PRODUCTS = frozenset({"linear", "matmul", "bmm", "einsum", "baddbmm", "mm", "addmm"})
 MOVES = frozenset({"gather", "index_select", "take_along_dim", "sort", "flip", "conv1d", "conv2d", "conv3d"})
+RAGGED = frozenset({"_nested_tensor_from_mask", "to_padded_tensor"})
 # Of which more is to be said than that what kept its shape kept its axes.
 FOLLOWED = RESHAPES | PERMUTES | PRODUCTS | MOVES | {"getitem", "cat", "pad", "roll", "view_as_complex", "view_as_real"}
