@@ -336,6 +336,21 @@ def test_it_is_kept_and_found_again(trained, tmp_path):
 # The verbs
 
 
+def test_train_says_what_it_will_do_and_goes_on(text, tmp_path, capsys):
+    """As a stranger types it: a recipe's name, whose run is fitted to the machine."""
+    words = [str(word) for name, value in SMALL.items() for word in (f"--{name}", value)]
+    words += ["--data.name", str(text), "--duration", "2 steps", "--device", "cpu"]
+    run = tmp_path / "run"
+    assert main(["train", "translator_small", *words, "--out", str(run)]) == 0
+    out = capsys.readouterr().out
+    assert re.search(r"^data +.*pairs: 120 to train, 20 to choose the best weights$", out, re.MULTILINE)
+    assert re.search(r"^run +2 steps \(2 steps\) of [\d,]+ tokens, about .* tokens/s", out, re.MULTILINE)
+    assert re.search(r"^2 steps in [\d.]+ s \([\d,]+ tokens/s\)$", out, re.MULTILINE)
+    assert main(["train", "translator_small", "--resume", str(run), "--duration", "3 steps"]) == 0
+    assert re.search(r"^3 steps in", capsys.readouterr().out, re.MULTILINE)
+    assert load(run).translate("a red tree.")[0].words is not None
+
+
 def test_translate_prints_what_it_says(trained, tmp_path, capsys):
     folder, sentence = str(trained.folder), "the old dog runs here."
     assert main(["translate", folder, sentence]) == 0

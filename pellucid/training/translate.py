@@ -26,10 +26,15 @@ AT_ONCE = 250  # sentences that are evaluated together
 
 
 class Sentences:
-    """What a run trains on, and what it chooses by."""
+    """What a run trains on, direction by direction, and what it chooses by."""
 
     def __init__(self, training: list[TextPairs], validation: TextPairs | None):
         self.training, self.validation = training, validation
+
+    @property
+    def train(self) -> list[tuple[str, str]]:
+        """The pairs of all directions, one after the other."""
+        return [pair for pairs in self.training for pair in zip(pairs.sources, pairs.targets, strict=True)]
 
 
 def resolve(
