@@ -8,6 +8,7 @@ import datetime
 import json
 import math
 import platform
+import re
 import shlex
 import subprocess
 import sys
@@ -77,7 +78,7 @@ def keep(
         "hardware": torch.cuda.get_device_name() if device.type == "cuda" else f"{torch.get_num_threads()} CPU threads",
         "versions": {"Python": platform.python_version(), "PyTorch": torch.__version__}
         | {library: _version(library) for library in libraries},
-        "command": shlex.join(["python", f"benchmarks/{Path(sys.argv[0]).name}", *sys.argv[1:]]),
+        "command": shlex.join(["python", f"benchmarks/{Path(sys.argv[0]).name}", *map(without_places, sys.argv[1:])]),
         "seeds": None if seeds is None else list(seeds),
         "settings": settings or {},
         "notes": notes,
@@ -93,6 +94,15 @@ def keep(
 def is_as_given(changes: Iterable[str]) -> bool:
     """Whether changes of a recipe say only where things are: then what is measured is the recipe."""
     return {word for word in changes if word.startswith("--")} <= PLACES
+
+
+def without_places(word: str) -> str:
+    """An argument with PATH for each path from the root: a result names no folder of a machine.
+
+    >>> without_places("pilot: --start /home/me/runs/vit --data.size 128 128")
+    'pilot: --start PATH --data.size 128 128'
+    """
+    return re.sub(r"(?<![^\s=:])/[^\s]*", "PATH", word)
 
 
 def in_lines(value: Any, indent: int = 0) -> str:
