@@ -264,6 +264,25 @@ def test_zoom_is_a_part_scaled_to_the_whole():
     assert high.min() < 14 < 19 < high.max()
 
 
+def test_what_is_zoomed_into_can_be_brought_to_another_side():
+    """The same parts, to fewer pixels or more: as PyTorch does it, to a level; without a side it is their own."""
+    images = photos(32, 3, 24, 24)
+    same = run(images, Augment(zoom=0.2)).images
+    assert torch.equal(same, run(images, Augment(zoom=0.2, zoom_side=24)).images)
+    share, ratio = draws.uniform(0, 0, torch.arange(32), range(90, 92))
+    area, stretch = 0.2 + 0.8 * share, (4 / 3) ** (2 * ratio - 1)
+    sides = [(24 * (area * by).sqrt()).round().clamp(max=24).long() for by in (stretch, 1 / stretch)]
+    corners = [draws.integers(0, 0, torch.arange(32), 92 + i, 25 - side) for i, side in enumerate(sides)]
+    for to in (16, 40):
+        found = run(images, Augment(zoom=0.2, zoom_side=to)).images * 255
+        assert found.shape == (32, 3, to, to)
+        for i in range(32):
+            (h, w), (y, x) = ((int(each[i]) for each in pair) for pair in (sides, corners))
+            part = images[i : i + 1, :, y : y + h, x : x + w].float()
+            whole = F.interpolate(part, size=(to, to), mode="bilinear", align_corners=False)
+            assert_close(found[i : i + 1], whole, rtol=0, atol=2.0)
+
+
 def test_cutout_erases_a_square_anywhere():
     images = torch.full((512, 3, 12, 16), 200, dtype=torch.uint8)
     erased = run(images, Augment(cutout=5), RGB).images == 0
@@ -490,6 +509,8 @@ def test_tiny_images_pass_through_the_policies():
         ({"crop": -1}, "crop is -1 pixels; expected zero or more"),
         ({"cutout": -2}, "cutout is -2 pixels; expected zero or more"),
         ({"zoom": 0.0}, "zoom is 0.0; expected a share of the area above 0, or 1 for none"),
+        ({"zoom_side": 16}, "zoom_side is 16 and zoom 1.0; expected a side, and a zoom below 1"),
+        ({"zoom_side": 0, "zoom": 0.5}, "zoom_side is 0 and zoom 0.5; expected a side"),
         ({"erasing": 1.5}, "erasing is 1.5; expected a probability"),
         ({"mixup": -0.1}, "mixup is -0.1; expected α of Beta"),
         ({"cutmix": math.nan}, "cutmix is nan; expected α of Beta"),

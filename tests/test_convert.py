@@ -10,6 +10,7 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 from torch.testing import assert_close
 
+import pellucid
 from pellucid.cli.convert import convert
 from pellucid.cli.verbs import ConvertOptions
 from pellucid.hub import read, write
@@ -146,6 +147,25 @@ def test_hugging_face_files_both_ways(transformers, tmp_path):
     assert same(again.eval(), ours, size=(8, 24)) < 1e-5
     assert read_folder(tmp_path / "back").config == ours.config
     assert_equal(read_folder(tmp_path / "back").state_dict(), ours.state_dict())
+
+
+def test_a_run_becomes_a_folder_in_half_precision(tmp_path):
+    """What is shipped: the best weights of a run, half as large, and the same answers to three digits."""
+    trained = pellucid.train("vit_digits", out=tmp_path / "run", duration="3 steps", progress=False).model
+    for name, half in (("whole", False), ("half", True)):
+        convert(ConvertOptions(tmp_path / "run", tmp_path / name, half=half))
+    sizes = [(tmp_path / name / "model.safetensors").stat().st_size for name in ("whole", "half")]
+    assert 1.9 < sizes[0] / sizes[1] < 2.1
+    pixels = torch.randint(256, (4, 1, 8, 8), dtype=torch.uint8)
+    said = trained.probabilities(pixels)
+    assert torch.equal(pellucid.load(tmp_path / "whole").probabilities(pixels), said)
+    rounded = pellucid.load(tmp_path / "half")
+    torch.testing.assert_close(rounded.probabilities(pixels), said, rtol=0, atol=1e-2)
+    assert rounded.labels == trained.labels
+    assert next(rounded.model.parameters()).dtype == torch.float32
+    for given, sentence in (({"heads": 2}, "a run says itself how many heads"), ({"layout": "timm"}, "for the layout")):
+        with pytest.raises(ValueError, match=sentence):
+            convert(ConvertOptions(tmp_path / "run", tmp_path / "other", half=True, **given))
 
 
 def test_normalisation_of_pixels_travels(tmp_path):

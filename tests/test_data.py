@@ -594,6 +594,80 @@ def test_a_hugging_face_table_without_the_library(monkeypatch):
         load_images(DataConfig("hf:anything"))
 
 
+def write_parquets(folder, *, names=("cat", "dog"), labels=(0, 1, 0, 1, 1, 0), told=True, **columns):
+    """Six pictures in two files to train, two to validate, with or without what Hugging Face's library says of them."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    features = {"image": {"_type": "Image"}, "label": {"names": list(names), "_type": "ClassLabel"}}
+    folder.mkdir(parents=True, exist_ok=True)
+    pictures = [{"bytes": encoded(picture(i)), "path": None} for i in range(6)]
+    table = pa.table({"image": pictures, "label": list(labels)} | columns)
+    if told:
+        table = table.replace_schema_metadata({"huggingface": json.dumps({"info": {"features": features}})})
+    for name, first, count in (("train-00000-of-00002", 0, 4), ("train-00001-of-00002", 4, 2), ("validation-0", 1, 2)):
+        pq.write_table(table.slice(first, count), folder / f"{name}.parquet")
+
+
+@pytest.mark.parametrize("inner", ["", "data"])
+def test_parquet_is_read_without_hugging_faces_library(inner, monkeypatch, tmp_path):
+    write_parquets(tmp_path / inner)
+    theirs = load_images(DataConfig(f"hf:{tmp_path}"))
+    monkeypatch.setitem(sys.modules, "datasets", None)
+    splits = load_images(DataConfig(f"hf:{tmp_path}"))
+    for found in (splits, theirs):
+        assert found.train.classes == ("cat", "dog")
+        assert found.train.labels.tolist() == [0, 1, 0, 1, 1, 0]
+        assert found.validation.labels.tolist() == [1, 0]
+        assert torch.equal(found.train.images[5], decode(encoded(picture(5))))
+    held = load_images(DataConfig(f"hf:{tmp_path}", held_out=2))
+    assert (len(held.train), len(held.validation)) == (4, 2)
+    again = load_images(DataConfig(f"hf:{tmp_path}"), kept=held.held_out)
+    assert again.validation.names == held.validation.names
+    assert not set(again.validation.names) & set(again.train.names)
+
+
+def test_parquet_that_says_nothing_of_its_columns(tmp_path):
+    write_parquets(tmp_path, told=False)
+    assert load_images(DataConfig(f"hf:{tmp_path}")).train.classes == ("0", "1")
+
+
+def test_parquet_and_hugging_faces_library_agree(tmp_path):
+    import datasets
+
+    write_parquets(tmp_path)
+    theirs = datasets.load_dataset("parquet", data_files=str(tmp_path / "train-*.parquet"), cache_dir=str(tmp_path))
+    ours = load_images(DataConfig(f"hf:{tmp_path}")).train
+    assert ours.labels.tolist() == theirs["train"]["label"]
+    assert list(ours.classes) == theirs["train"].features["label"].names
+
+
+WRONG_PARQUETS = {
+    "has the labels 0…1; expected 0…0": {"names": ("cat",)},
+    "has the labels -1…1; expected 0…1": {"labels": (0, 1, -1, 1, 1, 0)},
+    "row 3 of train has no label": {"labels": (0, 1, 0, None, 1, 0)},
+    r"has the columns 'image', 'label'; expected one of type images, \{bytes, path\}": {"image": ["a"] * 6},
+    "row 0 of train has no image": {"image": [{"bytes": None, "path": None}] * 5 + [{"bytes": b"1", "path": "a"}]},
+}
+
+
+@pytest.mark.parametrize("sentence", WRONG_PARQUETS)
+def test_wrong_parquets(sentence, tmp_path):
+    write_parquets(tmp_path, **WRONG_PARQUETS[sentence])
+    with pytest.raises(ValueError, match=sentence):
+        load_images(DataConfig(f"hf:{tmp_path}"))
+
+
+@pytest.mark.parametrize("left", [0, 10, 200])
+def test_a_parquet_file_cut_off_gets_a_sentence(left, tmp_path):
+    write_parquets(tmp_path)
+    path = tmp_path / "train-00000-of-00002.parquet"
+    path.write_bytes(path.read_bytes()[:left])
+    with pytest.raises(ValueError, match="can't be loaded") as caught:
+        load_images(DataConfig(f"hf:{tmp_path}"))
+    assert "\n" not in str(caught.value)
+
+
 # Finding a named set
 
 

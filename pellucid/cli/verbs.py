@@ -316,7 +316,7 @@ class ConvertOptions:
     """
 
     source: Positional[Path]
-    """A folder with config.json and model.safetensors, or a file of weights."""
+    """A folder with config.json and model.safetensors, a file of weights, or the folder of a run."""
     out: Positional[Path]
     """Folder to write."""
     layout: Literal["pellucid", "timm", "huggingface", "torchvision"] = "pellucid"
@@ -327,6 +327,8 @@ class ConvertOptions:
     """What was subtracted from its training images, in 0…1: one number, or one for each channel."""
     std: tuple[float, ...] | None = None
     """What they were divided by after that, likewise."""
+    half: bool = False
+    """Keep the weights in half precision, as the models that come with the package are; for the layout pellucid."""
 
 
 @dataclass(frozen=True)

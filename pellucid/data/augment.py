@@ -46,6 +46,9 @@ class Augment:
     zoom: float = 1.0
     """Smallest share of the image's area that is cut out, anywhere, its sides' ratio changed by up to 3:4 or 4:3, and
     scaled to the whole (Szegedy et al. 2015); 1 for no zoom."""
+    zoom_side: int | None = None
+    """Side that zoom scales what it cuts out to, the image's own unless given. A smaller one costs less, and suits a
+    model that is asked at full size, where things look smaller than what was cut out (Touvron et al. 2019)."""
     cutout: int = 0
     """Side of a square replaced by the mean, anywhere, also partly outside (DeVries & Taylor 2017)."""
     erasing: float = 0.0
@@ -74,6 +77,8 @@ class Augment:
                 raise ValueError(f"{name} is {getattr(self, name)}; expected α of Beta(α, α), or 0 for none")
         if not 0 < self.zoom <= 1:
             raise ValueError(f"zoom is {self.zoom}; expected a share of the area above 0, or 1 for none")
+        if self.zoom_side is not None and (self.zoom_side < 1 or self.zoom == 1):
+            raise ValueError(f"zoom_side is {self.zoom_side} and zoom {self.zoom}; expected a side, and a zoom below 1")
         if not 0 <= self.erasing <= 1:
             raise ValueError(f"erasing is {self.erasing}; expected a probability, 0…1")
         if self.operations < 1:
@@ -165,7 +170,7 @@ def normalised(images: Tensor, normalise: Normalise) -> Tensor:
     return images.float().mul_(scale).add_(shift)  # in place: most of an eager CPU's time goes into fresh pages
 
 
-def _zoom(images: UInt8[Tensor, "b c y x"], config: Augment, key: Key) -> UInt8[Tensor, "b c y x"]:
+def _zoom(images: UInt8[Tensor, "b c y x"], config: Augment, key: Key) -> UInt8[Tensor, "b c _y _x"]:
     """A part of each image, scaled to all of it: between pixels, in 256ths of their distance."""
     share, ratio = draws.uniform(*key, range(ZOOM, ZOOM + 2)).unbind()
     area = config.zoom + (1 - config.zoom) * share
@@ -173,10 +178,11 @@ def _zoom(images: UInt8[Tensor, "b c y x"], config: Augment, key: Key) -> UInt8[
     x = images.int()
     for dim, sides in ((2, area * stretch), (3, area / stretch)):
         whole = images.shape[dim]
+        side = config.zoom_side or whole
         part = (whole * sides.sqrt()).round().long().clamp(1, whole)
         first = draws.integers(*key, ZOOM + dim, whole - part + 1)
-        place = torch.arange(whole, device=images.device)
-        at = (2 * place + 1) * (128 * part[:, None]) // whole - 128  # the middle of each new pixel
+        place = torch.arange(side, device=images.device)
+        at = (2 * place + 1) * (128 * part[:, None]) // side - 128  # the middle of each new pixel
         at = at.clamp(min=0).minimum(256 * (part[:, None] - 1)) + 256 * first[:, None]
         at = at[:, None, :, None] if dim == 2 else at[:, None, None, :]
         before, further = at >> 8, (at & 255).int()

@@ -14,13 +14,19 @@ from pellucid.config import parse_json
 from pellucid.data.images import ImageHeader, Size, View, decode, probe
 from pellucid.data.listings import SPLIT_NAMES, Entries, Listing, some
 from pellucid.data.opener import MAX_BYTES, SUFFIXES
+from pellucid.data.parquets import (
+    IMAGE_COLUMNS,
+    LABEL_COLUMNS,
+    Encoded,
+    choose_column,
+    find_parquets,
+    list_parquets,
+)
 from pellucid.data.sentences import one_line, reason
 from pellucid.data.tars import BROKEN, FILES, PlainStream, read_entries
 from pellucid.extras import require
 
 MAX_LABEL = 1 << 20  # bytes of a .cls or .json member
-IMAGE_COLUMNS = ("image", "img")
-LABEL_COLUMNS = ("label", "fine_label", "labels")
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,23 +56,6 @@ class Member:
 
     def n_bytes(self) -> int:
         return self.length
-
-
-@dataclass(frozen=True, slots=True)
-class Encoded:
-    """An image whose file, or the bytes of it, has been taken out of a table."""
-
-    name: str
-    content: Path | bytes
-
-    def decode(self, size: Size | None, channels: int, view: View | None = None) -> Tensor:
-        return decode(self.content, size, channels, name=self.name, view=view)
-
-    def probe(self) -> ImageHeader:
-        return probe(self.content, name=self.name)
-
-    def n_bytes(self) -> int:
-        return len(self.content) if isinstance(self.content, bytes) else self.content.stat().st_size
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,9 +217,14 @@ def _label(member: Member) -> int | str:
 
 
 def list_table(name: str) -> Listing:
-    """A Hugging Face dataset by its name on the hub, or by the path of one on this machine."""
-    datasets = require("datasets", "hf:")
+    """A Hugging Face dataset by its name on the hub, or by the path of one on this machine.
+
+    A folder of Parquet files is read by PyArrow alone, others by Hugging Face's library.
+    """
     path = Path(name).expanduser()
+    if path.is_dir() and (files := find_parquets(path)) and (listing := list_parquets(name, files)):
+        return listing
+    datasets = require("datasets", "hf:")
     try:
         if (path / "dataset_dict.json").is_file() or (path / "state.json").is_file():
             loaded = datasets.load_from_disk(str(path))
@@ -243,19 +237,15 @@ def list_table(name: str) -> Listing:
     if "train" not in by_split:
         raise ValueError(f"hf:{name} has the splits {some(tuple(tables))}; expected one called train")
     features = by_split["train"].features
-    image = _column(name, features, IMAGE_COLUMNS, datasets.Image)
-    label = _column(name, features, LABEL_COLUMNS, datasets.ClassLabel)
+    images, labels = (
+        [column for column, feature in features.items() if isinstance(feature, kind)]
+        for kind in (datasets.Image, datasets.ClassLabel)
+    )
+    image = choose_column(name, tuple(features), images, IMAGE_COLUMNS, "Image")
+    label = choose_column(name, tuple(features), labels, LABEL_COLUMNS, "ClassLabel")
     splits: dict[str, Entries] = {}
     for split, table in by_split.items():
         table = table.cast_column(image, datasets.Image(decode=False))
-        labels = table[label]
-        splits[split] = [(TableRow(f"{split}/{i}", table, image, i), int(value)) for i, value in enumerate(labels)]
+        numbers = table[label]
+        splits[split] = [(TableRow(f"{split}/{i}", table, image, i), int(value)) for i, value in enumerate(numbers)]
     return Listing("Hugging Face dataset", splits, tuple(features[label].names), is_split=len(splits) > 1)
-
-
-def _column(name: str, features: Any, usual: tuple[str, ...], kind: type) -> str:
-    """The column of a type; of several, the one with a usual name."""
-    columns = [column for column, feature in features.items() if isinstance(feature, kind)]
-    if not columns:
-        raise ValueError(f"hf:{name} has the columns {some(tuple(features))}; expected one of type {kind.__name__}")
-    return next((column for column in usual if column in columns), columns[0])

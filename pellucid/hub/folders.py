@@ -1,5 +1,6 @@
 """Vision transformers in folders and files, whosever they are: read as ours, and written as theirs."""
 
+import copy
 import json
 import math
 import os
@@ -63,10 +64,15 @@ def _read(source: Path, heads: int | None) -> ViT:
     return read(read_tensors(find_weights(source)), layout, **known | _given(heads=heads))
 
 
-def write_folder(model: ViT, out: Path, layout: Layout) -> None:
-    """The model under a layout's names, with the files from which that library builds it; in a folder that is free."""
+def write_folder(model: ViT, out: Path, layout: Layout, *, half: bool = False) -> None:
+    """The model under a layout's names, with the files from which that library builds it; in a folder that is free.
+
+    half: in half precision, for our own layout.
+    """
+    if half and layout != "pellucid":
+        raise ValueError(f"half precision is for the layout pellucid; leave it out for {layout}")
     if layout == "pellucid":
-        _into(out, model.save_pretrained)
+        _into(out, (copy.deepcopy(model).half() if half else model).save_pretrained)
         return
     weights = write(model, layout)
     files = describe_config(model.config, layout, str(next(model.parameters()).dtype).removeprefix("torch."))

@@ -53,8 +53,8 @@ class ReadyCaptioner(ReadyModel):
             )
         return cls(module, tokenizer, name=name, run=run)
 
-    def save(self, folder: str | Path) -> None:
-        super().save(folder)
+    def save(self, folder: str | Path, *, half: bool = False) -> None:
+        super().save(folder, half=half)
         self.tokenizer.save(Path(folder) / TOKENIZER)
 
     def caption(self, pictures: Pictures, beam: int = 5, n_best: int = 1, *, attention: bool = False) -> Any:

@@ -111,16 +111,16 @@ class ReadyClassifier(ReadyModel):
             RunFolder(self.folder).keep_temperature(self.temperature, str(data), len(report.labels))
         return self.temperature
 
-    def save(self, folder: str | Path) -> None:
+    def save(self, folder: str | Path, *, half: bool = False) -> None:
         """Keep it as config.json and model.safetensors; its last layer is divided by the temperature."""
         head = getattr(self.model, "head", None)
         if self.temperature == 1.0 or not isinstance(head, nn.Linear):
-            return super().save(folder)
+            return super().save(folder, half=half)
         kept = copy.deepcopy(self.model)
         with torch.no_grad():
             for p in kept.head.parameters():  # pyright: ignore[reportAttributeAccessIssue, reportCallIssue]
                 p /= self.temperature
-        return type(self)(kept, self.looks, name=self.name).save(folder)
+        return type(self)(kept, self.looks, name=self.name).save(folder, half=half)
 
     def trace(
         self, picture: Picture, *, methods: Sequence[Method] = USUAL_METHODS, target: int | str | None = None

@@ -97,7 +97,7 @@ class ReadyForeign(ReadyModel):
     def read(self, pictures: Any) -> NoReturn:
         raise ValueError(f"{self.name} reads what its reader reads; ask it with predict, trace or explain")
 
-    def save(self, folder: str | Path) -> NoReturn:
+    def save(self, folder: str | Path, *, half: bool = False) -> NoReturn:
         raise ValueError(f"{self.name} is kept by who wrote it")
 
 

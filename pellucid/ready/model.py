@@ -1,5 +1,6 @@
 """What all ready models share: how pictures come in, one or many, and where the module lives."""
 
+import copy
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from functools import cached_property
@@ -75,10 +76,14 @@ class ReadyModel(ABC):
         several: Any = pictures if is_many(pictures) else [pictures]
         return torch.stack([self.reader.read(picture) for picture in several])
 
-    def save(self, folder: str | Path) -> None:
-        """Keep it as config.json and model.safetensors, from where `load` and the Hub take it."""
+    def save(self, folder: str | Path, *, half: bool = False) -> None:
+        """Keep it as config.json and model.safetensors, from where `load` and the Hub take it.
+
+        half: in half precision, which takes half the space; it is loaded in float32 again.
+        """
         assert isinstance(self.model, Pretrained), "a model of one's own is kept by who wrote it"
-        self.model.save_pretrained(folder)
+        kept = copy.deepcopy(self.model).half() if half else self.model
+        kept.save_pretrained(folder)
 
     def __repr__(self) -> str:
         size = sum(p.numel() for p in self.model.parameters())

@@ -63,8 +63,8 @@ class ReadyTranslator(ReadyModel):
             )
         return cls(module, tokenizer, name=name, run=run)
 
-    def save(self, folder: str | Path) -> None:
-        super().save(folder)
+    def save(self, folder: str | Path, *, half: bool = False) -> None:
+        super().save(folder, half=half)
         self.tokenizer.save(Path(folder) / TOKENIZER)
 
     def translate(

@@ -13,6 +13,7 @@ RECIPES: dict[str, Callable[[], AnyRun]] = {
         vit.vit_256_course,
         vit.vit_cifar10_fast,
         vit.vit_cifar10_accurate,
+        vit.vit_tiny_imagenet,
         finetune.vit_finetune,
         finetune.vit_lora,
         finetune.vit_probe,

@@ -80,6 +80,24 @@ def vit_cifar10_accurate() -> ClassifierRun:
     )
 
 
+def vit_tiny_imagenet() -> ClassifierRun:
+    """pellucid train vit_tiny_imagenet: 200 classes of 64×64 pixels, without a teacher, on one H200.
+
+    The set's own validation images are its test: hold 10,000 training images out to choose by (--data.held-out 10000).
+    Without the Hub: --data.name hf:FOLDER, where the folder holds train-….parquet and validation-….parquet.
+    """
+    fast = vit_cifar10_fast()
+    return replace(
+        fast,
+        recipe="vit_tiny_imagenet",
+        model=replace(fast.model, width=256, depth=9, heads=4, hidden=1024, drop_path=0.05),
+        data=DataConfig(name="hf:zh-plus/tiny-imagenet", size=(64, 64)),
+        augment=Augment(flip="alternating", zoom=0.35, zoom_side=48, policy="trivial", cutmix=1.0),
+        duration="90 epochs",
+        checkpoint_every="30 epochs",
+    )
+
+
 def vit_64x5() -> ClassifierRun:
     """pellucid train vit_64x5: CIFAR-10 with 5 layers × 64 behind a stem of convolutions.
 

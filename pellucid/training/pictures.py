@@ -37,6 +37,8 @@ class OnPictures(ABC):
         # Parts of the pictures in their files are cut out as they are read, parts of images on the device.
         original = isinstance(run, ClassifierRun) and run.data.zoom_into == "original"
         zoom = run.augment.zoom if original else 1.0
+        if original and run.augment.zoom_side is not None:
+            raise ValueError("zoom_side is for zoom into the image; leave one of zoom_side and zoom_into out")
         self.augment = replace(run.augment, zoom=1.0) if original else run.augment
         self.loader = Loader(
             images, run.batch, run.seed, device, processes.rank, processes.world, run.accumulate, zoom=zoom,
