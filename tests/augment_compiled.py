@@ -8,7 +8,7 @@ from pellucid.data.augment import Augment, Normalise, augment
 from pellucid.data.policy import OPERATIONS
 
 NORMALISE = Normalise((0.5, 0.4, 0.3), (0.25, 0.2, 0.3))
-EVERYTHING = Augment("alternating", 2, "zero", 0.5, 3, 0.5, policy="trivial", mixup=0.4, cutmix=1.0)
+EVERYTHING = Augment("alternating", 2, "zero", 0.5, cutout=3, erasing=0.5, policy="trivial", mixup=0.4, cutmix=1.0)
 
 
 def one_graph_serves_every_step():

@@ -1,4 +1,7 @@
-"""Run by test_summaries in a process of its own: error and peak memory of every summary at 8,192 tokens, as JSON."""
+"""Run by test_summaries in a process of its own: error and peak memory of every summary at 8,192 tokens, as JSON.
+
+python tests/measure_memory.py cuda bfloat16    # by the kernels there; on the CPU in float32 unless given
+"""
 
 import json
 import sys
@@ -33,10 +36,12 @@ def truths(q, k, v, x, at):
 
 
 def main():
+    device, precision = sys.argv[1:] or ("cpu", "float32")
     torch.manual_seed(0)
-    q, k, v = (torch.randn(1, HEADS, N, WIDTH) for _ in range(3))
-    x = torch.randn(1, HEADS, N, 4)
-    at = ops.positions.grid_positions(64, 128)
+    dtype = getattr(torch, precision)
+    q, k, v = (torch.randn(1, HEADS, N, WIDTH).to(device, dtype) for _ in range(3))
+    x = torch.randn(1, HEADS, N, 4).to(device)
+    at = ops.positions.grid_positions(64, 128).to(device)
     ops.column_mass(q[:, :, :256], k[:, :, :256])  # libraries load and threads start before anything is measured
     ops.apply(q[:, :, :256], k[:, :, :256], v[:, :, :256])
     torch.cdist(at[:300].double(), at.double())
@@ -49,8 +54,8 @@ def main():
         "apply": lambda: ops.apply(q, k, v),
         "apply_transposed": lambda: ops.apply_transposed(q, k, x),
     }
-    measured = {name: peak_megabytes(call) for name, call in calls.items()}
-    _, whole_map = peak_megabytes(lambda: ops.attention_weights(q, k))
+    measured = {name: peak_megabytes(call, device) for name, call in calls.items()}
+    _, whole_map = peak_megabytes(lambda: ops.attention_weights(q, k), device)
     expected = truths(q, k, v, x, at)
     report = {
         name: {"error": (result.double() - expected[name]).abs().max().item(), "megabytes": megabytes}

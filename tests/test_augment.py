@@ -16,7 +16,7 @@ from torch.testing import assert_close
 
 from pellucid.data import augment as room
 from pellucid.data import draws
-from pellucid.data.augment import Augment, Normalise, augment, normalised
+from pellucid.data.augment import Augment, Normalise, augment, normalised, shrink
 from pellucid.data.policy import OPERATIONS, perturb
 
 N = 1 << 16
@@ -195,7 +195,7 @@ def test_the_same_key_gives_the_same_batch_and_another_key_another():
     cutmix=st.sampled_from([0.0, 1.0]),
 )
 def test_even_slices_make_the_whole(b, c, height, width, cut, policy, fill, mixup, cutmix):
-    config = Augment("alternating", 3, fill, 0.4, 3, 0.5, policy, mixup=mixup, cutmix=cutmix)
+    config = Augment("alternating", 3, fill, 0.4, cutout=3, erasing=0.5, policy=policy, mixup=mixup, cutmix=cutmix)
     images, normalise, n = photos(b, c, height, width), Normalise((0.5,) * c, (0.2,) * c), torch.arange(b)
     whole = run(images, config, normalise, step=4, epoch=1)
     assert whole.images.shape == images.shape
@@ -281,6 +281,15 @@ def test_what_is_zoomed_into_can_be_brought_to_another_side():
             part = images[i : i + 1, :, y : y + h, x : x + w].float()
             whole = F.interpolate(part, size=(to, to), mode="bilinear", align_corners=False)
             assert_close(found[i : i + 1], whole, rtol=0, atol=2.0)
+
+
+def test_shrunk_images_are_pytorchs_between_pixels():
+    images = photos(4, 3, 32, 48)
+    small = shrink(images, 24)
+    assert small.dtype == torch.uint8
+    expected = F.interpolate(images.float(), size=(24, 36), mode="bilinear", align_corners=False)
+    assert_close(small.float(), expected, rtol=0, atol=2.0)
+    assert torch.equal(shrink(images, 32), images)
 
 
 def test_cutout_erases_a_square_anywhere():
@@ -511,6 +520,9 @@ def test_tiny_images_pass_through_the_policies():
         ({"zoom": 0.0}, "zoom is 0.0; expected a share of the area above 0, or 1 for none"),
         ({"zoom_side": 16}, "zoom_side is 16 and zoom 1.0; expected a side, and a zoom below 1"),
         ({"zoom_side": 0, "zoom": 0.5}, "zoom_side is 0 and zoom 0.5; expected a side"),
+        ({"small": 0.95}, "small is 0.95; expected a share of the run, 0…0.9"),
+        ({"small": 0.5, "small_side": 0}, "small_side is 0 and zoom_side None; expected one pixel or more"),
+        ({"small": 0.5, "zoom": 0.5, "zoom_side": 24}, "small_side is 24 and zoom_side 24; .* and one of the two"),
         ({"erasing": 1.5}, "erasing is 1.5; expected a probability"),
         ({"mixup": -0.1}, "mixup is -0.1; expected α of Beta"),
         ({"cutmix": math.nan}, "cutmix is nan; expected α of Beta"),

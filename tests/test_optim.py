@@ -78,6 +78,18 @@ def test_muon_moves_the_matrices_of_the_blocks():
     assert (decayed[1]["peak"], muon[1]["peak"]) == (0.003, 0.02)
 
 
+def test_muon_moves_the_convolutions_of_the_stem_if_asked_to():
+    model = ViT(ViTConfig(width=32, depth=1, heads=2, stem="deep"))
+    names = {}
+    for stem in (False, True):
+        groups = named_groups(model, Optim(name="muon", muon_stem=stem))
+        names[stem] = {name for kind, _, some in groups if kind is Muon for name in some}
+    kernels = {name for name, p in model.named_parameters() if p.ndim == 4}
+    assert names[True] == names[False] | kernels
+    assert kernels
+    assert not names[False] & kernels
+
+
 def test_frozen_parameters_stay():
     model = vit()
     model.embed.requires_grad_(False)

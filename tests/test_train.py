@@ -22,6 +22,7 @@ from trainings import TINY, Started, log, losses, tensors, trained, words_for
 from pellucid.cli import main
 from pellucid.config import from_json, to_json
 from pellucid.data import DataConfig, ImageSet
+from pellucid.data.augment import Augment
 from pellucid.data.division import HeldOut
 from pellucid.data.sources import Splits
 from pellucid.devices import pick_device
@@ -358,6 +359,24 @@ def test_parts_of_a_batch_of_images(tmp_path):
     assert losses(tmp_path / "parts") == pytest.approx(losses(tmp_path / "whole"), abs=1e-6)
     trained(tmp_path / "other", *options, "--augment.cutmix", "0.0")
     assert losses(tmp_path / "other") != pytest.approx(losses(tmp_path / "whole"), abs=1e-3)
+
+
+@pytest.mark.parametrize("stored", [True, False])
+def test_the_first_steps_see_small_images(stored, monkeypatch):
+    """Half of four steps with a quarter of the tokens, wherever the images lie; the others as without."""
+    monkeypatch.setattr("pellucid.training.classify.load_images", random_splits)
+    augment = Augment(crop=4, small=0.5, small_side=16)
+    run, splits = resolve(tiny(recipe("vit_cifar10_fast"), duration="4 steps", augment=augment))
+    task = Classification(run, splits, torch.device("cpu"), Processes())
+    if not stored:
+        task.loader.stored = None
+    seen, model = [], task.model
+    model.embed.register_forward_pre_hook(lambda _, images: seen.append(images[0].shape[-1]))
+    given = [[len(part) for part in parts] for parts in task.batches(0, 4)]
+    assert given == ([[5], [5], [4], [4]] if stored else [[5]] * 4)
+    Engine(task, run, torch.device("cpu")).fit()
+    assert seen == [16, 16, 32, 32, 32]  # four steps, and an evaluation
+    assert [task.fitting(torch.zeros(1, 3, side, side)).crop for side in (16, 32)] == [2, 4]
 
 
 def test_pairs_cannot_be_split(tmp_path):

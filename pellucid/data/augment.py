@@ -64,6 +64,10 @@ class Augment:
     """α of Beta(α, α), from which a pair of images draws its share. With cutmix too, a pair does one or the other."""
     cutmix: float = 0.0
     """The same for a box of one image in the other."""
+    small: float = 0.0
+    """Share of the run, from its beginning, that sees images scaled down, which are fewer tokens (Tan & Le 2021)."""
+    small_side: int = 24
+    """Their shorter side, for small."""
 
     def __post_init__(self) -> None:
         for name, choices in (("flip", Flip), ("crop_fill", CropFill), ("policy", Policy)):
@@ -79,6 +83,13 @@ class Augment:
             raise ValueError(f"zoom is {self.zoom}; expected a share of the area above 0, or 1 for none")
         if self.zoom_side is not None and (self.zoom_side < 1 or self.zoom == 1):
             raise ValueError(f"zoom_side is {self.zoom_side} and zoom {self.zoom}; expected a side, and a zoom below 1")
+        if not 0 <= self.small <= 0.9:
+            raise ValueError(f"small is {self.small}; expected a share of the run, 0…0.9")
+        if self.small_side < 1 or (self.small and self.zoom_side):
+            raise ValueError(
+                f"small_side is {self.small_side} and zoom_side {self.zoom_side}; "
+                "expected one pixel or more, and one of the two"
+            )
         if not 0 <= self.erasing <= 1:
             raise ValueError(f"erasing is {self.erasing}; expected a probability, 0…1")
         if self.operations < 1:
@@ -178,17 +189,38 @@ def _zoom(images: UInt8[Tensor, "b c y x"], config: Augment, key: Key) -> UInt8[
     x = images.int()
     for dim, sides in ((2, area * stretch), (3, area / stretch)):
         whole = images.shape[dim]
-        side = config.zoom_side or whole
         part = (whole * sides.sqrt()).round().long().clamp(1, whole)
         first = draws.integers(*key, ZOOM + dim, whole - part + 1)
-        place = torch.arange(side, device=images.device)
-        at = (2 * place + 1) * (128 * part[:, None]) // side - 128  # the middle of each new pixel
-        at = at.clamp(min=0).minimum(256 * (part[:, None] - 1)) + 256 * first[:, None]
-        at = at[:, None, :, None] if dim == 2 else at[:, None, None, :]
-        before, further = at >> 8, (at & 255).int()
-        after = (before + 1).clamp(max=whole - 1)
-        x = x.take_along_dim(before, dim) * (256 - further) + x.take_along_dim(after, dim) * further
+        x = _scale(x, dim, first, part, config.zoom_side or whole)
     return ((x + (1 << 15)) >> 16).to(torch.uint8)
+
+
+def shrink(images: UInt8[Tensor, "b c y x"], side: int) -> UInt8[Tensor, "b c _y _x"]:
+    """Images scaled until their shorter side is `side`, between pixels; those that are no larger stay.
+
+    >>> shrink(torch.tensor([[[[0, 100, 200, 100]] * 2]], dtype=torch.uint8), 1)
+    tensor([[[[ 50, 150]]]], dtype=torch.uint8)
+    """
+    shorter = min(images.shape[-2:])
+    if shorter <= side:
+        return images
+    x, first = images.int(), torch.zeros(len(images), dtype=torch.int64, device=images.device)
+    for dim in (2, 3):
+        whole = images.shape[dim]
+        x = _scale(x, dim, first, first + whole, round(whole * side / shorter))
+    return ((x + (1 << 15)) >> 16).to(torch.uint8)
+
+
+def _scale(x: Tensor, dim: int, first: Int[Tensor, " b"], part: Int[Tensor, " b"], side: int) -> Tensor:
+    """Of each image the `part` pixels from `first` on brought to `side`, times 256."""
+    whole = x.shape[dim]
+    place = torch.arange(side, device=x.device)
+    at = (2 * place + 1) * (128 * part[:, None]) // side - 128  # the middle of each new pixel
+    at = at.clamp(min=0).minimum(256 * (part[:, None] - 1)) + 256 * first[:, None]
+    at = at[:, None, :, None] if dim == 2 else at[:, None, None, :]
+    before, further = at >> 8, (at & 255).int()
+    after = (before + 1).clamp(max=whole - 1)
+    return x.take_along_dim(before, dim) * (256 - further) + x.take_along_dim(after, dim) * further
 
 
 def draw_views(zoom: float, key: Key) -> list[View]:

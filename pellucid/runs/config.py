@@ -44,6 +44,8 @@ class Optim:
     """Of the matrices that AdamW or SGD move; norms, biases, tokens and positions have none."""
     muon_decay: float = 0.0
     """Weight decay of Muon's matrices."""
+    muon_stem: bool = False
+    """Muon moves the stem's convolutions, too."""
     schedule: Fall = "cosine"
     """How the rate falls after the warm-up."""
     warmup: float = 0.1

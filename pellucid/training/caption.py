@@ -84,7 +84,7 @@ class Captioning(OnPictures):
     def share_loss(self, model: nn.Module, share: Share, pixels: Tensor) -> tuple[Tensor, Metrics]:
         run = self.run
         with torch.no_grad():
-            images, flipped = self.augmented(share, pixels, run.augment)
+            images, flipped = self.augmented(share, pixels, self.fitting(pixels))
             tokens = self.mirrored_where(flipped, self.chosen(share))
             rows = self.rows(tokens)
             bags = self.bags(share, flipped) if run.bag else None
@@ -209,7 +209,7 @@ class SelfCritical(Captioning):
     def share_loss(self, model: nn.Module, share: Share, pixels: Tensor) -> tuple[Tensor, Metrics]:
         self.model.eval()
         index, k = share.image, self.run.critical.samples
-        images, flipped = self.augmented(share, pixels, self.run.augment)
+        images, flipped = self.augmented(share, pixels, self.fitting(pixels))
         captions = self._sample(images, k)
         rewards = self.reward(index, self.mirrored_where(flipped, captions))  # the references' picture isn't flipped
         gain = rewards - (rewards.sum(1, keepdim=True) - rewards) / (k - 1)

@@ -92,7 +92,7 @@ class Classification(OnPictures):
     def share_loss(self, model: nn.Module, share: Share, pixels: Tensor) -> tuple[Tensor, Metrics]:
         with torch.no_grad():
             images, labels, others, weight = augment(
-                pixels, self.loader.labels[share.image], self.augment, self.normalise,
+                pixels, self.loader.labels[share.image], self.fitting(pixels), self.normalise,
                 seed=self.seed, step=share.step, epoch=share.epoch, index=share.image, positions=share.position,
             )  # fmt: skip
         with self.precision(), self.reading() as read:

@@ -67,8 +67,10 @@ class Muon(torch.optim.Optimizer):
         torch._foreach_lerp_(grads, buffers, group["momentum"])  # pyright: ignore[reportPrivateImportUsage]
         update = orthogonalised(torch.stack([whole(g).flatten(1) for g in grads]))
         update = update * max(1.0, update.shape[-2] / update.shape[-1]) ** 0.5
-        lr = group["lr"]
-        for p, u in zip(params, update, strict=True):
-            if group["weight_decay"]:
-                p.mul_(1 - lr * group["weight_decay"])
-            p.sub_(spread_like(u.view(p.shape).to(p.dtype) * lr, p))
+        update = update.to(params[0].dtype) * group["lr"]
+        weights: list[Tensor] = [*params]
+        if group["weight_decay"]:
+            kept = 1 - group["lr"] * group["weight_decay"]
+            torch._foreach_mul_(weights, kept)  # pyright: ignore[reportPrivateImportUsage]
+        moves = [spread_like(u.view(p.shape), p) for p, u in zip(params, update, strict=True)]
+        torch._foreach_add_(weights, moves, alpha=-1)  # pyright: ignore[reportPrivateImportUsage]

@@ -30,7 +30,9 @@ def make_optimizers(model: nn.Module, config: Optim, tune: Tune = EVERYTHING) ->
     for name, p in named:
         share, begins = pace.get(name, Pace())
         share *= config.encoder if name.startswith("encoder.") else 1.0
-        if config.name == "muon" and "blocks" in name.split(".") and p.ndim >= 2 and HIDDEN not in name:
+        places = name.split(".")
+        is_inner = "blocks" in places or (config.muon_stem and "embed" in places and p.ndim == 4)
+        if config.name == "muon" and is_inner and p.ndim >= 2 and HIDDEN not in name:
             by_muon[share * config.muon_lr, config.muon_decay, begins].append(p)
         else:
             by_others[share * config.lr, config.weight_decay if _decays(name, p) else 0.0, begins].append(p)

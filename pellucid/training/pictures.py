@@ -4,12 +4,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
+from functools import cached_property
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from pellucid.data.augment import Normalise
+from pellucid.data.augment import Augment, Normalise, shrink
 from pellucid.data.listings import Images
 from pellucid.data.loader import Loader, Share
 from pellucid.models import ViTConfig
@@ -51,8 +52,26 @@ class OnPictures(ABC):
         torch.manual_seed(run.seed)  # of the weights, which are made next
 
     def batches(self, start: int, end: int) -> Iterator[list[tuple[Any, ...]]]:
-        for parts in self.loader.shares(start, end):
-            yield [(*share, *([] if pixels is None else [pixels])) for share, pixels in parts]
+        for step, parts in enumerate(self.loader.shares(start, end), start):
+            small = step < self.augment.small * end
+            yield [(*share, *self.given(share, pixels, small)) for share, pixels in parts]
+
+    def given(self, share: Share, pixels: Tensor | None, small: bool) -> list[Tensor]:
+        """The pixels of a share that a step is given: none where it finds them on the device, as they are."""
+        if not small:
+            return [] if pixels is None else [pixels]
+        return [self.small[share.image] if pixels is None else shrink(pixels, self.augment.small_side)]
+
+    @cached_property
+    def small(self) -> Tensor:
+        """All images on the device, scaled down."""
+        assert self.loader.stored is not None
+        return torch.cat([shrink(some, self.augment.small_side) for some in self.loader.stored.split(5000)])
+
+    def fitting(self, pixels: Tensor) -> Augment:
+        """The augmentation of these pixels: of scaled images so much smaller a margin is cropped."""
+        full = self.loader.images.shape[1]
+        return replace(self.augment, crop=round(self.augment.crop * pixels.shape[-2] / full))
 
     def loss(
         self,
