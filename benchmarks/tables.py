@@ -10,7 +10,7 @@ In Markdown a region from `<!-- results:KEY -->` to `<!-- end -->` is made. KEY 
     FILE/settings/NAME       likewise, of what was set rather than measured
     summary, classifiers …   a view: a table of several files, made by the function of benchmarks/views.py
 
-In a docstring of a recipe it is the paragraph that begins with "Evidence:".
+In a docstring of a recipe it is the paragraph that begins with "Evidence:". docs/scaling.svg is drawn from them, too.
 """
 
 import argparse
@@ -45,6 +45,10 @@ class Results:
                 raise ValueError(f"there is no {path.name} in results/")
             self._read[name] = json.loads(path.read_text(encoding="utf-8"))
         return self._read[name]
+
+    def get(self, name: str) -> dict[str, Any] | None:
+        """What a file holds, if it is there."""
+        return self[name] if (self.folder / f"{name}.json").is_file() else None
 
     def of(self, name: str) -> dict[str, Any] | None:
         """What was measured under this name, on whichever device; the GPU's if there are two."""
@@ -156,10 +160,18 @@ def made_recipes(text: str, results: Results) -> str:
     return EVIDENCE.sub(fill, text)
 
 
+def made_picture(_: str, results: Results) -> str:
+    """The picture of what grows how, drawn anew."""
+    from scaling import draw
+
+    return draw(results)
+
+
 def files(root: Path) -> Iterator[tuple[Path, Callable[[str, Results], str]]]:
     """Every file with figures in it, and how it is made."""
     for path in (root / "README.md", *sorted((root / "docs").glob("*.md"))):
         yield path, made_page
+    yield root / "docs" / "scaling.svg", made_picture
     for path in sorted((root / "pellucid").rglob("*.py")):
         if EVIDENCE.search(path.read_text(encoding="utf-8")):
             yield path, made_recipes

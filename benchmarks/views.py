@@ -177,13 +177,19 @@ def _place(result: dict[str, Any]) -> str:
 
 
 def _seam(results: Results) -> tuple[str, str]:
-    return "`attend` beside bare SDPA", _on_both(
-        results, "attention", "seam/ratio", "the time"
-    ) + ", the most with padding"
+    spans = []
+    for device in ("cpu", "cuda"):
+        columns = (
+            results.values(f"attention-{device}/seam/ratio", mask=mask) for mask in ("none", "causal", "padding")
+        )
+        chosen = [ratio for column in columns for ratio in column]  # what attend chooses by itself
+        spans.append(f"{_span(chosen, 2)}× the time on {_place(results[f'attention-{device}'])}")
+    return "`attend` beside bare SDPA", ", ".join(spans) + ", the most with padding"
 
 
 def _watching(results: Results) -> tuple[str, str]:
-    return "models watched beside unwatched", _on_both(results, "watching", "watching/ratio", "the time")
+    told = _on_both(results, "watching", "watching/ratio", "the time")
+    return "models watched beside unwatched", told + ", the most where it waits for Python"
 
 
 def _training(results: Results) -> tuple[str, str]:
@@ -238,6 +244,51 @@ def controls(results: Results) -> list[str]:
     return markdown({"recipe": {}} | {name: {"digits": 3} for name in rows[0] if name != "recipe"}, rows)
 
 
+SUMMARIES = {  # what the benchmark calls them, in words, with the bar
+    "entropy": ("entropy of every row", "1.0×"),
+    "column_mass, the totals known": ("column mass, the rows' totals known", "1.0×"),
+    "column_mass": ("column mass", "1.5×"),
+    "mean_distance": ("mean distance", "1.5×"),
+    "topk (5)": ("the five largest of every row", "3×"),
+    "P·x": ("P·x", "1.5×"),
+    "Pᵀ·x, the totals known": ("Pᵀ·x, the rows' totals known", "1.5×"),
+    "rollout, one layer": ("one layer of rollout", "1.5×"),
+}
+
+
+def speed(results: Results) -> list[str]:
+    """What was to be fast on a GPU, beside its bar."""
+    long, short = (4096, 16_384, 65_536), (197, 1024, 4096)
+    rows = [
+        (
+            f"{words}, beside attention, {_counts(long)} tokens",
+            _beside(results, "summaries/beside", long, what=what),
+            bar,
+        )
+        for what, (words, bar) in SUMMARIES.items()
+    ]
+    for mask, words in (("padding", "its own choice"), ("padding, impl='triton'", "by our kernel")):
+        found = _beside(results, "seam/ratio", short, mask=mask)
+        rows.append((f"`attend` under padding, {words}, beside SDPA, {_counts(short)} tokens", found, "1.05×"))
+    for name, bar in (("vit_cifar10_fast", "94 % in 35 s"), ("vit_cifar10_accurate", "97.5 % in 15 minutes")):
+        what, found = _recipe_row(name, results)
+        rows.append((what, found, bar))
+    for model, bar in (("0.26 M", "1.6×"), ("9.5 M", "1.6×")):
+        ratio = show(results.value("training-cuda/best/ratio", model=model), "×", 2)
+        rows.append((f"images/s of training beside the best of the others, {model}", ratio, bar))
+    columns: dict[str, Row] = {"what": {}, "measured": {}, "bar": {}}
+    return markdown(columns, [dict(zip(columns, row, strict=True)) for row in rows])
+
+
+def _counts(tokens: Sequence[int]) -> str:
+    return " / ".join(f"{count:,}" for count in tokens)
+
+
+def _beside(results: Results, column: str, tokens: Sequence[int], **where: Any) -> str:
+    ratios = (results.value(f"attention-cuda/{column}", tokens=count, **where) for count in tokens)
+    return " / ".join(show(ratio, "×", 2) for ratio in ratios)
+
+
 def claims(results: Results) -> list[str]:
     """Some claims of the lab."""
     columns: dict[str, Row] = {"what is said": {}, "verdict": {}, "measured": {"digits": 3}, "where it isn't so": {}}
@@ -255,4 +306,5 @@ VIEWS: dict[str, Callable[[Results], list[str]]] = {
     "captioners": captioners,
     "controls": controls,
     "claims": claims,
+    "speed": speed,
 }

@@ -48,6 +48,7 @@ def test_nothing_is_stale(capsys):
         ("captioner_scenes-cpu", "seeds", "pointing", 0.5, ["docs/caption.md", "recipes/captioner.py"]),
         ("faithfulness-cpu", "blur", "deletion", [0.1, 0.0, 0.2], ["docs/explain.md", "docs/results.md"]),
         ("server-cpu", "answers", "p99", 1.0, ["docs/results.md"]),
+        ("attention-cuda", "summaries", "time", 99.0, ["docs/results.md", "docs/scaling.svg"]),
     ],
 )
 def test_a_changed_number_is_noticed_and_brought_everywhere(copy, capsys, file, table, column, value, stale):
