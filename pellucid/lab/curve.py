@@ -2,8 +2,9 @@
 
 from typing import NamedTuple
 
-from pellucid.lab.depth import DepthSettings, Stack, load_digits, measure_accuracy, train_stack
+from pellucid.lab.depth import DepthSettings, Stack
 from pellucid.lab.frame import Claims, Drawing, Experiment, Thesis, at_most, seeded
+from pellucid.lab.learning import learn_digits, load_digits, measure_accuracy
 from pellucid.lab.panels import line_chart
 
 
@@ -22,13 +23,12 @@ class ReversedMeasurement(NamedTuple):
 
 def accuracies(p: ReversedSettings) -> list[float]:
     """Test accuracy before training, then after every few steps."""
-    train, test = load_digits()
-    config = DepthSettings(depth=2, steps=p.every, rate=3e-3)
+    _, test = load_digits()
     with seeded(p.seed):
-        model = Stack(config, "pre-norm")
+        model = Stack(DepthSettings(depth=2), "pre-norm")
         values = [measure_accuracy(model, *test)]
         for _ in range(p.points - 1):
-            train_stack(model, config, *train)
+            learn_digits(model, steps=p.every, rate=3e-3)
             values.append(measure_accuracy(model, *test))
     return values
 

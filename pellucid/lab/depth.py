@@ -7,8 +7,8 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from pellucid.data.named import digits
 from pellucid.lab.frame import Claims, Drawing, Experiment, Thesis, at_least, at_most, seeded
+from pellucid.lab.learning import descend, learn_digits, load_digits, measure_accuracy
 from pellucid.lab.panels import bar_chart, line_chart
 from pellucid.layers import EncoderBlock, LearnedPositions, PatchEmbed
 from pellucid.models.init import initialise
@@ -86,34 +86,6 @@ def token_spreads(model: Stack, images: Tensor) -> list[float]:
     return [((x - x.mean(1, keepdim=True)).norm() / x.norm()).item() for x in model.stream(images)]
 
 
-def train_stack(model: Stack, p: DepthSettings, images: Tensor, labels: Int[Tensor, " b"]) -> list[float]:
-    """A short training, in place; the loss at each step."""
-    optimizer, losses = torch.optim.Adam(model.parameters(), p.rate, fused=True), []
-    for _ in range(p.steps):
-        batch = torch.randint(len(images), (32,))
-        loss = F.cross_entropy(model(images[batch]), labels[batch])
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        losses.append(loss.item())
-    return losses
-
-
-def load_digits() -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
-    """scikit-learn's digits to train and to test with: pictures from −1 to 1, and what they show."""
-    parts = digits()
-    train, test = (
-        (torch.from_numpy(pixels.copy()).float() / 127.5 - 1, torch.from_numpy(labels.copy()).long())
-        for pixels, labels in (parts["train"], parts["test"])
-    )
-    return train, test
-
-
-@torch.no_grad()
-def measure_accuracy(model: Stack, images: Tensor, labels: Int[Tensor, " b"]) -> float:
-    return (model(images).argmax(-1) == labels).double().mean().item()
-
-
 def measure_depth(p: DepthSettings) -> DepthMeasurement:
     """Gradients and tokens before training; then a short training of four of the forms, from the same seed."""
     (images, labels), test = load_digits()
@@ -124,7 +96,7 @@ def measure_depth(p: DepthSettings) -> DepthMeasurement:
             m.gradients[form] = gradient_norms(model, images[:128], labels[:128])
             m.spreads[form] = token_spreads(model, images[:128])
             if form != "neither":
-                m.losses[form] = train_stack(model, p, images, labels)
+                m.losses[form] = learn_digits(model, steps=p.steps, rate=p.rate)
                 m.accuracy[form] = measure_accuracy(model, *test)
     return m
 
@@ -180,5 +152,5 @@ DEPTH = Experiment(
     fails="It speaks of the start of training, of one learning rate and of no warm-up. Post-norm with a warm-up "
     "trains: the first transformer was built so.",
     functions=(measure_depth, claim_depth, draw_depth),
-    helpers=(Stack, gradient_norms, token_spreads, train_stack, measure_accuracy),
+    helpers=(Stack, gradient_norms, token_spreads, learn_digits, descend, measure_accuracy),
 )

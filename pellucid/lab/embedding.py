@@ -5,8 +5,10 @@ from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
+from torch import Tensor
 
 from pellucid.lab.frame import Claims, Drawing, Experiment, Thesis, at_least, seeded
+from pellucid.lab.learning import descend
 from pellucid.lab.panels import line_chart
 from pellucid.models import Transformer, TransformerConfig
 
@@ -36,21 +38,19 @@ def train_scaled(p: EmbeddingSettings, spread: float, scale: float) -> tuple[lis
             vocabulary=DIGITS + 1, width=p.width, heads=4, hidden=2 * p.width, encoder_layers=1, decoder_layers=1,
             norm="pre", dropout=0.0, max_length=p.digits + 1,
         )  # fmt: skip
-        model, losses = Transformer(config), []
+        model = Transformer(config)
         words = model.source_embedding
         torch.nn.init.normal_(words.table.weight, std=spread)
         words.scale = scale
         energy = (words.table.weight.detach() * scale).square().sum(1).mean().item()
-        optimizer = torch.optim.Adam(model.parameters(), 2e-3, fused=True)
-        for _ in range(p.steps):
+
+        def draw_loss() -> Tensor:
             digits = torch.randint(DIGITS, (64, p.digits))
             target = digits.flip(1)
             logits = model(digits, F.pad(target[:, :-1], (1, 0), value=START))
-            loss = F.cross_entropy(logits.flatten(0, 1), target.flatten())
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
-            losses.append(loss.item())
+            return F.cross_entropy(logits.flatten(0, 1), target.flatten())
+
+        losses = descend(model, draw_loss, steps=p.steps, rate=2e-3)
     return losses, energy / (energy + p.width / 2)  # sin² + cos² of each pair of a position's features is one
 
 
@@ -94,5 +94,5 @@ EMBEDDING = Experiment(
     predict="Words drawn with 0.02 or with 1/√d, times √d or as they are. In which of the four is nothing learned?",
     fails="It is one small task and a short training, in which small words have little time to grow.",
     functions=(measure_embedding, claim_embedding, draw_embedding),
-    helpers=(train_scaled,),
+    helpers=(train_scaled, descend),
 )

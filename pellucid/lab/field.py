@@ -4,11 +4,11 @@ from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor, nn
 
-from pellucid.lab.depth import load_digits
 from pellucid.lab.frame import Claims, Drawing, Experiment, Thesis, at_least, seeded
+from pellucid.lab.learning import descend, learn_digits, load_digits, measure_accuracy
 from pellucid.lab.panels import heatmap, line_chart
 from pellucid.layers import EncoderBlock, LearnedPositions, PatchEmbed
 
@@ -59,17 +59,6 @@ class Layers(nn.Module):
         return self.head(F.layer_norm(x, x.shape[-1:]).mean(1))
 
 
-def train_layers(model: Layers, p: FieldSettings, images: Tensor, labels: Int[Tensor, " b"]) -> None:
-    """A short training, in place."""
-    optimizer = torch.optim.Adam(model.parameters(), 2e-3, fused=True)
-    for _ in range(p.steps):
-        batch = torch.randint(len(images), (32,))
-        loss = F.cross_entropy(model(images[batch]), labels[batch])
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-
-
 def count_patches(model: Layers, images: Float[Tensor, "b 1 8 8"]) -> Float[Tensor, "layers 16"]:
     """What each patch counts for the one in the corner: its share of the squared gradient, mean of the pictures."""
     images, shares = images.clone().requires_grad_(), []
@@ -83,15 +72,14 @@ def count_patches(model: Layers, images: Float[Tensor, "b 1 8 8"]) -> Float[Tens
 
 def measure_field(p: FieldSettings) -> FieldMeasurement:
     """Train both, and ask in unseen pictures what the patch in the corner depends on."""
-    (images, labels), (test, truths) = load_digits()
+    _, (test, truths) = load_digits()
     m = FieldMeasurement({}, {}, {}, {})
     for name, convolutions in (("transformer", False), ("CNN", True)):
         with seeded(p.seed):
             model = Layers(p, convolutions)
-            train_layers(model, p, images, labels)
+            learn_digits(model, steps=p.steps, rate=2e-3)
             shares = count_patches(model, test[: p.pictures])
-            with torch.no_grad():
-                m.accuracy[name] = (model(test).argmax(-1) == truths).double().mean().item()
+            m.accuracy[name] = measure_accuracy(model, test, truths)
         entropy = torch.special.entr(shares).sum(1)
         m.reach[name] = (shares > 0).double().mean(1).tolist()
         m.effective[name] = (entropy.exp() / shares.shape[1]).tolist()
@@ -146,5 +134,5 @@ FIELD = Experiment(
     fails="A gradient is what a small change does, and a short training of small pictures is no large model's. Pooling "
     "and strides widen a CNN's field faster.",
     functions=(measure_field, claim_field, draw_field),
-    helpers=(Layers, train_layers, count_patches),
+    helpers=(Layers, learn_digits, descend, count_patches),
 )

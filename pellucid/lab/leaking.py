@@ -8,6 +8,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from pellucid.lab.frame import Claims, Drawing, Experiment, Thesis, at_most, seeded
+from pellucid.lab.learning import descend
 from pellucid.lab.panels import bar_chart, line_chart
 from pellucid.layers import EncoderBlock, LearnedPositions
 
@@ -49,15 +50,15 @@ def share_right(scores: Float[Tensor, "b t v"], tokens: Int[Tensor, "b more"]) -
 
 def train_guesser(model: Guesser, p: LeakingSettings, causal: bool) -> list[float]:
     """Train it on random tokens; the accuracy at each step."""
-    optimizer, accuracies = torch.optim.Adam(model.parameters(), 1e-2, fused=True), []
-    for _ in range(p.steps):
+    accuracies = []
+
+    def draw_loss() -> Tensor:
         tokens = torch.randint(p.vocabulary, (64, p.tokens))
         scores = model(tokens, causal)[:, :-1]
-        loss = F.cross_entropy(scores.flatten(0, 1), tokens[:, 1:].flatten())
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
         accuracies.append(share_right(scores, tokens))
+        return F.cross_entropy(scores.flatten(0, 1), tokens[:, 1:].flatten())
+
+    descend(model, draw_loss, steps=p.steps, rate=1e-2)
     return accuracies
 
 
@@ -116,5 +117,5 @@ LEAKING = Experiment(
     predict="The tokens are drawn at random. Which accuracy does a model reach that is trained without a mask?",
     fails="A leak needs no missing mask: targets that aren't shifted, or statistics over the sequence, leak as well.",
     functions=(measure_leaking, claim_leaking, draw_leaking),
-    helpers=(Guesser, share_right, train_guesser),
+    helpers=(Guesser, share_right, train_guesser, descend),
 )

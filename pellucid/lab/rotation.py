@@ -6,16 +6,14 @@ from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor
 
-from pellucid.lab.depth import load_digits
 from pellucid.lab.field import FieldSettings, Layers
 from pellucid.lab.frame import Claims, Drawing, Experiment, Thesis, at_most, seeded
+from pellucid.lab.learning import Pictures, descend, learn_digits, load_digits, measure_accuracy
 from pellucid.lab.panels import line_chart
 from pellucid.lab.shipped import CLASSIFIER, label_accuracy, load_photographs
-
-Pictures = Float[Tensor, "b c y x"]
 
 
 class RotationSettings(NamedTuple):
@@ -53,22 +51,10 @@ def turn_at_random(images: Pictures) -> Pictures:
 
 def train_on(augment: Callable[[Pictures], Pictures], p: RotationSettings) -> Layers:
     """A small CNN that learns digits as the augmentation shows them."""
-    (images, labels), _ = load_digits()
     with seeded(p.seed):
         model = Layers(FieldSettings(layers=3), convolutions=True)
-        optimizer = torch.optim.Adam(model.parameters(), 5e-3, fused=True)
-        for _ in range(p.steps):
-            batch = torch.randint(len(images), (64,))
-            loss = F.cross_entropy(model(augment(images[batch])), labels[batch])
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
+        learn_digits(model, steps=p.steps, rate=5e-3, batch=64, augment=augment)
     return model.eval()
-
-
-@torch.no_grad()
-def share_right(model: Layers, images: Pictures, labels: Int[Tensor, " b"]) -> float:
-    return (model(images).argmax(-1) == labels).double().mean().item()
 
 
 def measure_rotation(p: RotationSettings) -> RotationMeasurement:
@@ -76,7 +62,7 @@ def measure_rotation(p: RotationSettings) -> RotationMeasurement:
     _, (test, labels) = load_digits()
     accuracy, flipped = {}, {}
     for name, augment in (("flips and crops", flip_and_crop), ("turned by up to 60°", turn_at_random)):
-        right = partial(share_right, train_on(augment, p), labels=labels)
+        right = partial(measure_accuracy, train_on(augment, p), labels=labels)
         accuracy[name] = [right(turn(test, torch.full((len(test),), each))) for each in p.degrees]
         flipped[name] = right(test.flip(-1))
     if (seen := load_photographs(p.photographs)) is not None:
@@ -122,5 +108,5 @@ ROTATION = Experiment(
     "by 45°?",
     fails="A few degrees cost little, whatever was seen: neighbouring pixels are alike.",
     functions=(measure_rotation, claim_rotation, draw_rotation),
-    helpers=(turn, flip_and_crop, turn_at_random, train_on),
+    helpers=(turn, flip_and_crop, turn_at_random, train_on, learn_digits, descend),
 )

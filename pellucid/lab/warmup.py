@@ -2,11 +2,9 @@
 
 from typing import NamedTuple
 
-import torch
-import torch.nn.functional as F
-
-from pellucid.lab.depth import DepthSettings, Form, Stack, load_digits
+from pellucid.lab.depth import DepthSettings, Form, Stack
 from pellucid.lab.frame import Claims, Drawing, Experiment, Thesis, at_least, seeded
+from pellucid.lab.learning import descend, learn_digits
 from pellucid.lab.panels import line_chart
 
 PLACED: tuple[Form, ...] = ("post-norm", "pre-norm")
@@ -30,20 +28,9 @@ class WarmupMeasurement(NamedTuple):
 
 def train_warm(p: WarmupSettings, form: Form, warmup: int) -> list[float]:
     """A short training; the loss at each step."""
-    (images, labels), _ = load_digits()
     with seeded(p.seed):
-        model, losses = Stack(DepthSettings(depth=p.depth, width=p.width), form), []
-        optimizer = torch.optim.Adam(model.parameters(), p.rate, fused=True)
-        for step in range(p.steps):
-            for group in optimizer.param_groups:
-                group["lr"] = p.rate * min(1.0, (step + 1) / max(1, warmup))
-            batch = torch.randint(len(images), (32,))
-            loss = F.cross_entropy(model(images[batch]), labels[batch])
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
-            losses.append(loss.item())
-    return losses
+        model = Stack(DepthSettings(depth=p.depth, width=p.width), form)
+        return learn_digits(model, steps=p.steps, rate=p.rate, warmup=warmup)
 
 
 def measure_warmup(p: WarmupSettings) -> WarmupMeasurement:
@@ -78,5 +65,5 @@ WARMUP = Experiment(
     predict="Four trainings, post-norm or pre-norm, with warm-up or without. Which of them learn nothing?",
     fails="At a low enough rate all learn, at a high enough one none. Deeper stacks need less of a rate to fail.",
     functions=(measure_warmup, claim_warmup, draw_warmup),
-    helpers=(train_warm,),
+    helpers=(train_warm, learn_digits, descend),
 )
