@@ -59,17 +59,17 @@ kills: setup # an hour: a hundred runs killed at random moments, compared to the
 demo: setup
 	$(BIN)/pellucid demo
 
-bench: setup
-	$(BIN)/python benchmarks/attention.py
-	$(BIN)/python benchmarks/watching.py
-	$(BIN)/python benchmarks/training.py
-	$(BIN)/python benchmarks/decoding.py
-	$(BIN)/python benchmarks/server.py
-	$(BIN)/python benchmarks/viewing.py
-	$(BIN)/python benchmarks/faithfulness.py --half
-	$(BIN)/python benchmarks/looking.py
-	$(BIN)/python benchmarks/claims.py
-	$(BIN)/python benchmarks/summaries.py
+bench: setup # some 20 minutes on two quiet cores; each line says its share
+	$(BIN)/python benchmarks/attention.py # 2 minutes
+	$(BIN)/python benchmarks/watching.py --budget 12 # 1
+	$(BIN)/python benchmarks/training.py --rounds 3 --seconds 1 # 7
+	$(BIN)/python benchmarks/decoding.py --rounds 4 # 3
+	$(BIN)/python benchmarks/server.py --seconds 20 --beside 40 # 1½
+	$(BIN)/python benchmarks/viewing.py # 1½
+	$(BIN)/python benchmarks/faithfulness.py --half --images 50 --scenes 100 --dry-run # 2; results/ has 500 images
+	$(BIN)/python benchmarks/looking.py # 1
+	$(BIN)/python benchmarks/claims.py # 1½
+	$(BIN)/python benchmarks/summaries.py # 1
 
 docs: setup # the site, executed and strict; it opens from disk: .site/html/index.html
 	$(BIN)/python docs/site/build.py

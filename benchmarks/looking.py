@@ -18,17 +18,13 @@ from faithfulness import areas
 from report import Column, Table, keep
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from torch import nn
-from transformers import (
-    BertConfig,
-    BertForSequenceClassification,
-    GPT2Config,
-    GPT2LMHeadModel,
-    PreTrainedTokenizerFast,
-)
+from zoo.stubs import load
 
 from pellucid.looking import text_faithfulness
 from pellucid.ready import ReadyForeign
 from pellucid.views.bundle import to_bytes
+
+transformers = load("transformers")
 
 GOOD, BAD = ("good", "fine", "lovely", "great", "happy"), ("bad", "poor", "awful", "grim", "sad")
 OTHER = (
@@ -76,7 +72,7 @@ def draw(count: int, generator: torch.Generator) -> tuple[list[str], torch.Tenso
     return sentences, torch.tensor(labels)
 
 
-def read() -> PreTrainedTokenizerFast:
+def read() -> Any:
     vocabulary = {word: i for i, word in enumerate(WORDS)}
     backend = Tokenizer(models.WordLevel(vocabulary, unk_token="[UNK]"))
     backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()  # pyright: ignore[reportAttributeAccessIssue]
@@ -85,17 +81,17 @@ def read() -> PreTrainedTokenizerFast:
         single="[CLS] $A [SEP]", special_tokens=ends
     )
     names = {"cls_token": "[CLS]", "sep_token": "[SEP]", "mask_token": "[MASK]", "pad_token": "[PAD]"}
-    return PreTrainedTokenizerFast(tokenizer_object=backend, unk_token="[UNK]", **names)
+    return transformers.PreTrainedTokenizerFast(tokenizer_object=backend, unk_token="[UNK]", **names)
 
 
 def learn(tokenizer: Any, steps: int, seed: int) -> tuple[nn.Module, float]:
     """A classifier, and the seconds that it took. Some words are masked as it learns, so that it knows the mask."""
     torch.manual_seed(seed)
-    config = BertConfig(
+    config = transformers.BertConfig(
         vocab_size=len(WORDS), hidden_size=64, num_hidden_layers=3, num_attention_heads=4, intermediate_size=128,
         max_position_embeddings=32, id2label={0: "bad", 1: "good"},
     )  # fmt: skip
-    model = BertForSequenceClassification(config)
+    model = transformers.BertForSequenceClassification(config)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     generator = torch.Generator().manual_seed(seed)
     begun = time.perf_counter()
@@ -115,7 +111,8 @@ def learn(tokenizer: Any, steps: int, seed: int) -> tuple[nn.Module, float]:
 def measure_long() -> Table:
     """Seconds and bytes of a long text's trace."""
     torch.manual_seed(0)
-    model = GPT2LMHeadModel(GPT2Config(n_positions=LONG)).eval()  # GPT-2's own sizes: 12 layers × 12 heads × 64
+    config = transformers.GPT2Config(n_positions=LONG)  # GPT-2's own sizes: 12 layers × 12 heads × 64
+    model = transformers.GPT2LMHeadModel(config).eval()
     ready = ReadyForeign(model, name="12 × 12")
     arguments = {"input_ids": torch.randint(50257, (1, LONG))}
     rows = []

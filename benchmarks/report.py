@@ -68,8 +68,12 @@ def keep(
     settings: dict[str, Any] | None = None,
     notes: str = "",
     libraries: Iterable[str] = (),
+    dry: bool = False,
 ) -> None:
-    """Print the tables under what they were measured on, and keep the numbers. libraries: whose versions count, too."""
+    """Print the tables under what they were measured on, and keep the numbers, unless it is a dry run.
+
+    libraries: whose versions count, too.
+    """
     result = {
         "name": name,
         "device": device.type,
@@ -85,6 +89,8 @@ def keep(
         "tables": {key: table.entry() for key, table in tables.items()},
     }
     print(report(result))
+    if dry:
+        return
     path = ROOT / "results" / f"{name}-{device.type}.json"
     path.parent.mkdir(exist_ok=True)
     path.write_text(in_lines(result) + "\n", encoding="utf-8")

@@ -2,8 +2,8 @@
 
 The same model (patches of 4 at 32², class token, learned positions), batch, loss, AdamW and precision. Peers run eager,
 compiled, and on CUDA compiled with graphs; ours runs through the engine, as `pellucid train` does. On the CPU that has
-the C library keep freed memory, so the peers run in that way too, beside as they are. Each is a process of its own, and
-they take turns. Prints a report and keeps it in results/training-DEVICE.json.
+the C library keep freed memory, so the peers run as they come and then in that way too, beside ours each time. Each is
+a process of its own, and they take turns. Prints a report and keeps it in results/training-DEVICE.json.
 """
 
 import argparse
@@ -34,7 +34,8 @@ SIZES = {"0.26 M": (64, 5, 4), "9.5 M": (256, 12, 8)}  # width, depth, heads
 BATCH = {"cuda": {"0.26 M": 1024, "9.5 M": 1024}, "cpu": {"0.26 M": 128, "9.5 M": 32}}[DEVICE.type]
 MODES = ("eager", "compiled", "graphs") if DEVICE.type == "cuda" else ("eager", "compiled")
 KEPT = ", memory kept"
-AT_ONCE = 8 if DEVICE.type == "cuda" else 1  # contestants that make themselves ready at the same time
+HEATS = ("",) if DEVICE.type == "cuda" else ("", KEPT)  # what is added to the name of a mode: how memory is treated
+AT_ONCE = 8 if DEVICE.type == "cuda" else 2  # contestants that make themselves ready at the same time
 
 
 class Repeated:
@@ -118,9 +119,6 @@ class Contestant:
         try:
             _set_up()
             images, labels = _random(BATCH[size])
-            if mode.endswith(KEPT):
-                keep_freed_memory()
-                mode = mode.removesuffix(KEPT)
             if name == "pellucid":
                 step = ours(size, mode, images, labels)
             else:
@@ -132,6 +130,9 @@ class Contestant:
         _make_room()
         line.send(time.perf_counter() - begun)
         while budget := line.recv():
+            if budget == KEPT:
+                line.send(keep_freed_memory())
+                continue
             step()
             images = rate(step, BATCH[size], budget)
             _make_room()
@@ -147,23 +148,32 @@ class Contestant:
         self.line.send(budget)
         return self.line.recv()
 
+    def keep_memory(self) -> None:
+        """From now on."""
+        self.line.send(KEPT)
+        self.line.recv()
+
     def leave(self) -> None:
         self.line.send(0.0)
         self.process.join()
 
 
 def contest(size: str, names: list[str], modes: list[str], rounds: int, budget: float) -> dict[str, float]:
-    """Images a second of each, the median of rounds in which all take turns."""
-    entries = [(name, mode) for mode in modes for name in names if not (name == "pellucid" and mode.endswith(KEPT))]
+    """Images a second of each, the median of rounds in which all take turns, and again with freed memory kept."""
+    entries = [(name, mode) for mode in modes for name in names]
     contestants: list[Contestant] = []
     while entries:
         new = [Contestant(name, mode, size) for name, mode in entries[:AT_ONCE]]
         contestants += [one for one in new if one.ready()]
         del entries[:AT_ONCE]
-    rates: dict[str, list[float]] = {one.title: [] for one in contestants}
-    for _ in range(rounds):
-        for one in contestants:
-            rates[one.title].append(one.turn(budget))
+    rates: dict[str, list[float]] = {one.title + heat: [] for heat in HEATS for one in contestants}
+    for heat in HEATS:
+        if heat:
+            for one in contestants:
+                one.keep_memory()
+        for _ in range(rounds):
+            for one in contestants:
+                rates[one.title + heat].append(one.turn(budget))
     for one in contestants:
         one.leave()
     return {title: statistics.median(values) for title, values in rates.items()}
@@ -221,16 +231,14 @@ def libraries(size: str, rates: dict[str, float], peers: list[str], modes: list[
 
 
 def best(size: str, rates: dict[str, float]) -> list[dict[str, Any]]:
-    """pellucid at its best beside the best of the others: as they come, and with freed memory kept."""
-    mine = max(rate for title, rate in rates.items() if title.startswith("pellucid"))
+    """pellucid at its best beside the best of the others in the same rounds: as they come, and with memory kept."""
     rows = []
-    for kind, kept in (("as they come", False), ("with memory kept", True)):
-        others = [(rate, title) for title, rate in rates.items() if title.endswith(KEPT) == kept]
-        others = [other for other in others if not other[1].startswith("pellucid")]
-        if others:
-            theirs, title = max(others)
-            row = {"model": size, "batch": BATCH[size], "others": kind, "best of the others": title}
-            rows.append(row | {"ours": mine, "theirs": theirs, "ratio": mine / theirs})
+    for heat, kind in zip(HEATS, ("as they come", "with memory kept"), strict=False):
+        beside = [(rate, title) for title, rate in rates.items() if title.endswith(KEPT) == bool(heat)]
+        ours = max(rate for rate, title in beside if title.startswith("pellucid"))
+        theirs, title = max(each for each in beside if not each[1].startswith("pellucid"))
+        row = {"model": size, "batch": BATCH[size], "others": kind, "best of the others": title}
+        rows.append(row | {"ours": ours, "theirs": theirs, "ratio": ours / theirs})
     return rows
 
 
@@ -238,16 +246,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--sizes", nargs="*", default=list(SIZES))
     parser.add_argument("--peers", nargs="*", default=list(PEERS))
-    kept = [mode + KEPT for mode in MODES] if DEVICE.type == "cpu" else []
-    parser.add_argument("--modes", nargs="*", default=[*MODES, *kept])
+    parser.add_argument("--modes", nargs="*", default=list(MODES))
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--seconds", type=float, default=1.0 if DEVICE.type == "cuda" else 3.0)
+    parser.add_argument("--seconds", type=float, default=1.0 if DEVICE.type == "cuda" else 3.0, help="of a turn")
     options = parser.parse_args()
     _set_up()
     tables, ratios = {}, []
     for size in options.sizes:
         rates = contest(size, ["pellucid", *options.peers], options.modes, options.rounds, options.seconds)
-        tables[size] = libraries(size, rates, options.peers, options.modes)
+        shown = [mode + heat for heat in HEATS for mode in options.modes]
+        tables[size] = libraries(size, rates, options.peers, shown)
         ratios += best(size, rates)
     # short turns: a machine's pace drifts
     paths = [data_path(size, 4 * options.rounds, options.seconds / 4) for size in options.sizes]
