@@ -88,6 +88,7 @@ def client(folders):
     from starlette.testclient import TestClient
 
     models = {name: pellucid.load(f"hf:{folders / name}") for name in ("gpt2", "clip")}
+    models["translator-en-de"] = pellucid.load("translator-en-de")
     with TestClient(create_app(models, limits=Limits()), base_url="http://127.0.0.1") as client:
         yield client
 
@@ -97,6 +98,12 @@ def test_the_server_says_what_each_reads(client):
     assert (listed["gpt2"]["reads"], listed["gpt2"]["image"], listed["gpt2"]["kind"]) == (["text"], None, "model")
     assert (listed["gpt2"]["channels"], listed["clip"]["channels"]) == (None, 3)
     assert (listed["clip"]["reads"], listed["clip"]["image"]) == (["text", "picture"], [16, 16])
+    assert [listed["translator-en-de"][each] for each in ("kind", "reads", "image", "channels")] == [
+        "translator",
+        ["text"],
+        None,
+        None,
+    ]
 
 
 def test_the_server_traces_text_and_pictures(client, folders):
@@ -110,6 +117,17 @@ def test_the_server_traces_text_and_pictures(client, folders):
     assert [stream.name for stream in seen.streams] == ["image", "text"]
 
 
+def test_the_server_traces_a_translation(client):
+    """What comes is the model's own translation, with the words that were read for each of its pieces."""
+    sentence = "A man rides a horse."
+    response = client.post("/api/trace", params={"model": "translator-en-de"}, content=f" {sentence}\n".encode())
+    found = from_bytes(response.content)
+    (truth,) = pellucid.load("translator-en-de").translate(sentence)
+    assert found.said == truth.text
+    assert [stream.name for stream in found.streams] == ["source", "translation"]
+    assert {each.word for each in found.maps} == set(range(len(found.words)))
+
+
 def test_the_server_refuses_in_one_sentence(client, folders):
     for asked, body, status, part in (
         ({"model": "gpt2"}, b"\xff\xfe", 415, "isn't UTF-8"),
@@ -119,8 +137,13 @@ def test_the_server_refuses_in_one_sentence(client, folders):
         ({"model": "gpt2", "text": "a"}, b"a", 422, "reads text alone"),
         ({"model": "gpt2", "target": "purple cow"}, b"the cat", 422, "tokens of this tokenizer"),
         ({"model": "clip", "text": "a"}, b"no picture", 415, "can't be read"),
+        ({"model": "translator-en-de", "target": "a"}, b"A man.", 422, "leave out target"),
+        ({"model": "translator-en-de", "text": "a"}, b"A man.", 422, "reads text alone"),
+        ({"model": "translator-en-de"}, b"A man. " * 80, 422, "has 560 characters; expected 1…500"),
+        ({"model": "translator-en-de"}, b"&%$#;" * 100, 422, "pieces; expected up to 256"),
     ):
         response = client.post("/api/trace", params=asked, content=body)
         assert (response.status_code, part in response.json()["error"]) == (status, True), response.text
-    told = client.post("/api/classify", params={"model": "gpt2"}, content=b"a").json()["error"]
-    assert "ask it at /api/trace" in told
+    for name in ("gpt2", "translator-en-de"):
+        told = client.post("/api/classify", params={"model": name}, content=b"a").json()["error"]
+        assert "ask it at /api/trace" in told

@@ -178,6 +178,27 @@ def test_a_model_that_reads_is_given_text(reading: Serving, visit, tmp_path):
     page.get_by_text("What “tired” attends to").wait_for()
 
 
+def test_a_translator_is_given_a_sentence(server: Serving, visit, tmp_path):
+    """Its translation, and for each word which words it read; the text that was begun with follows the model."""
+    page = visit(f"{server.address}/")
+    drawn(page)
+    page.locator("#model").select_option("translator-en-de")
+    page.wait_for_selector("#viewer .pl-chip")
+    page.wait_for_selector("#answer .words li")
+    assert page.locator("#pictures").is_hidden()
+    assert page.get_by_label("Text", exact=True).input_value().startswith("A man in a blue shirt")
+    page.get_by_label("Text", exact=True).fill("A man rides a horse.")
+    page.get_by_role("button", name="Look at it").click()
+    page.locator("#answer .sentence").get_by_text("Ein Mann reitet auf einem Pferd.", exact=True).wait_for()
+    assert page.locator("#answer .words li").count() >= 6
+    assert axe_violations(page) == []
+    keep(page, "page-translator", tmp_path, full_page=True)
+    page.reload()
+    page.locator("#answer .sentence").get_by_text("Ein Mann reitet auf einem Pferd.", exact=True).wait_for()
+    page.locator("#model").select_option("vit-cifar10")
+    page.wait_for_selector("#answer .classes button")
+
+
 def test_a_captioner_says_what_is_in_a_scene(server: Serving, visit):
     page = visit(f"{server.address}/")
     drawn(page)

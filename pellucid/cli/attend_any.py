@@ -96,9 +96,8 @@ def read_wave(path: Path) -> NDArray[np.float32]:
 
 def say_answer(seen: Trace) -> str:
     """What it answered, in a line."""
-    words = " ".join(word for word, _ in seen.words)
     best = "  ".join(f"{label.strip()} {100 * share:.1f} %" for label, share in seen.answers[:NAMED])
-    return words or best or f"{len(seen.layers)} attentions"
+    return seen.said or best or f"{len(seen.layers)} attentions"
 
 
 def summarise(

@@ -10,7 +10,7 @@ from typing import Literal
 from jaxtyping import UInt8
 from torch import Tensor
 
-from pellucid.data.tokenizer import SPECIAL_NAMES, START, CaptionTokenizer
+from pellucid.data.tokenizer import END, SPECIAL_NAMES, START, CaptionTokenizer
 from pellucid.decode.captions import Caption, write_captions
 from pellucid.explain.classes import class_names, look_at, target_of
 from pellucid.explain.layers import Layer as Layer
@@ -114,6 +114,12 @@ class Trace:
     def stream(self, name: str) -> Stream:
         """The stream of this name."""
         return next(each for each in self.streams if each.name == name)
+
+    @property
+    def said(self) -> str:
+        """The words as a sentence: pieces of words bring their own spaces, whole words don't; its end isn't written."""
+        words = [word for word, _ in self.words if word != SPECIAL_NAMES[END]]
+        return ("" if any(word.startswith(" ") for word in words) else " ").join(words).strip()
 
 
 def trace(

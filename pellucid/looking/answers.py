@@ -183,7 +183,7 @@ def _spoken(logits: Tensor, text: TextRow, reader: Reader, fed: Fed) -> Answered
         return target(find_place(wanted, [reader.spell(each).strip() for each in said]))
 
     log_probs = logits[0].detach().float().log_softmax(-1)
-    words = tuple((reader.spell(each).strip(), float(log_probs[i, each])) for i, each in zip(places, said, strict=True))
+    words = tuple((reader.spell(each), float(log_probs[i, each])) for i, each in zip(places, said, strict=True))
     kind = "captioner" if fed.pictures else "transcriber" if fed.seconds else "language"
     kind = "translator" if kind == "language" and len(fed.texts) > 1 else kind
     targets = tuple(map(target, range(len(said))))

@@ -7,13 +7,13 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Query, Request, Response
 
-from pellucid.ready import ReadyCaptioner, ReadyClassifier, ReadyForeign, ReadyModel
+from pellucid.ready import ReadyCaptioner, ReadyClassifier, ReadyForeign, ReadyModel, ReadyTranslator
 from pellucid.serve import schemas
 from pellucid.serve.desk import Desk
 from pellucid.serve.doors import Door
 from pellucid.serve.problems import Problem, documented, shorten
 from pellucid.serve.samples import samples
-from pellucid.serve.served import describe_model
+from pellucid.serve.served import describe_model, list_read
 from pellucid.views.bundle import to_bytes
 
 TEXT = {"text/plain": {"schema": {"type": "string", "maxLength": schemas.MOST_TEXT}}}
@@ -46,23 +46,24 @@ class Models:
         model = self.models[name]
         if not isinstance(model, kind):
             other = "/api/caption" if isinstance(model, ReadyCaptioner) else "/api/classify"
-            other = "/api/trace" if isinstance(model, ReadyForeign) else other
+            other = "/api/trace" if isinstance(model, ReadyForeign | ReadyTranslator) else other
             raise Problem(422, f"{name} is a {model.kind}; ask it at {other}")
         return model
 
-    async def ask_foreign(self, request: Request, model: ReadyForeign, text: str | None, target: str | None) -> bytes:
-        """The trace of another library's model: of the text in the body, of a picture, or of both."""
+    async def ask_reader(self, request: Request, model: ReadyModel, text: str | None, target: str | None) -> bytes:
+        """The trace of a translator or of somebody else's model: of the text in the body, of a picture, or of both."""
 
         async def look(data: bytes) -> bytes:
             asked = {} if text is None else {"text": text}
-            if "picture" in model.reads:
+            if "picture" in list_read(model):
                 asked["image"] = await self.desk.decode_whole(data)
             elif text is None:
-                asked["text"] = read_text(data)
+                most = schemas.MOST_SENTENCE if isinstance(model, ReadyTranslator) else schemas.MOST_TEXT
+                asked["text"] = read_text(data, most)
             else:
                 raise Problem(422, f"{model.name} reads text alone; send it as the body, and leave out the parameter")
             asked |= {} if target is None else {"target": target}
-            found = await self.desk.ask(model, ("foreign",), partial(trace_foreign, model), asked)
+            found = await self.desk.ask(model, ("reader",), partial(trace_read, model), asked)
             if isinstance(found, Problem):
                 raise found
             return found
@@ -117,8 +118,10 @@ def looking(served: Mapping[str, ReadyModel], desk: Desk, door: Door) -> APIRout
         The body is the picture, or the text of a model that reads text alone; one that does both reads `text`.
         """
         model: ReadyModel = models.of(query.model)
-        if isinstance(model, ReadyForeign):
-            bundle = await models.ask_foreign(request, model, query.text, query.target)
+        if isinstance(model, ReadyTranslator) and query.target is not None:
+            raise Problem(422, f"{model.name} explains each word that it says; leave out target")
+        if isinstance(model, ReadyForeign | ReadyTranslator):
+            bundle = await models.ask_reader(request, model, query.text, query.target)
             return Response(bundle, media_type="application/octet-stream")
         if query.text is not None:
             raise Problem(422, f"{model.name} looks at pictures and reads no text; leave out text")
@@ -133,23 +136,24 @@ def looking(served: Mapping[str, ReadyModel], desk: Desk, door: Door) -> APIRout
     return routes
 
 
-def read_text(data: bytes) -> str:
+def read_text(data: bytes, most: int = schemas.MOST_TEXT) -> str:
     """The text in a body, or a sentence."""
     try:
         text = data.decode("utf-8")
     except UnicodeDecodeError:
         raise Problem(415, "the text isn't UTF-8; send it as text/plain in UTF-8") from None
-    if not text.strip() or len(text) > schemas.MOST_TEXT:
-        raise Problem(422, f"the text has {len(text):,} characters; expected 1…{schemas.MOST_TEXT:,}")
+    if not text.strip() or len(text) > most:
+        raise Problem(422, f"the text has {len(text):,} characters; expected 1…{most:,}")
     return text
 
 
-def trace_foreign(model: ReadyForeign, asked: list[dict[str, Any]]) -> list[bytes | Problem]:
+def trace_read(model: Any, asked: list[dict[str, Any]]) -> list[bytes | Problem]:
     """A file for the viewer, input by input; what the model can't read is a sentence."""
     found: list[bytes | Problem] = []
     for each in asked:
         try:
-            found.append(to_bytes(model.trace(**each)))
+            given = {"sentence": each["text"].strip()} if isinstance(model, ReadyTranslator) else each
+            found.append(to_bytes(model.trace(**given)))
         except ValueError as error:
             found.append(Problem(422, str(error)))
     return found

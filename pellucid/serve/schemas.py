@@ -8,6 +8,7 @@ from pellucid.serve.samples import Kind
 
 Name = Annotated[str, Field(min_length=1, max_length=200)]
 MOST_TEXT = 2000  # characters
+MOST_SENTENCE = 500  # of what is translated: each word of the translation is explained, some seconds in all
 Text = Annotated[str, Field(min_length=1, max_length=MOST_TEXT)]
 WIDEST = 16  # beam
 
@@ -71,7 +72,7 @@ class ServerHealth(BaseModel):
 
 class ModelEntry(BaseModel):
     name: str
-    kind: Literal["classifier", "captioner", "model"]
+    kind: Literal["classifier", "captioner", "translator", "model"]
     reads: Annotated[list[Literal["picture", "text"]], Field(description="What it can be asked with.")]
     image: Annotated[
         tuple[int, int] | None, Field(description="Height and width in pixels that it looks at, if known.")

@@ -295,7 +295,7 @@ def _which(layer: Layer, head: int | None) -> str:
 
 def _headline(trace: Trace) -> str:
     """The model's name and what it answered."""
-    answer = " ".join(word for word, _ in trace.words)
+    answer = trace.said
     if trace.answers:
         answer = f"{trace.answers[0][0]} {percent(trace.answers[0][1])}"
     return f"{trace.model}: {answer}" if trace.model else answer

@@ -120,8 +120,9 @@ class ModelLook:
 
     def __repr__(self) -> str:
         streams = ", ".join(f"{len(stream.labels)} tokens of {stream.name}" for stream in self.trace.streams)
-        said = " ".join(word for word, _ in self.trace.words)
-        said = said or ", ".join(f"{label.strip()} {100 * share:.1f} %" for label, share in self.trace.answers[:3])
+        said = self.trace.said or ", ".join(
+            f"{label.strip()} {100 * share:.1f} %" for label, share in self.trace.answers[:3]
+        )
         return f"{self.trace.model}: {said or self.trace.kind} ({len(self.trace.layers)} attentions over {streams})"
 
 

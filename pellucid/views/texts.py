@@ -36,7 +36,7 @@ def draw_texts(trace: Trace) -> Figure:
         raise ValueError("the trace has no map of a text; draw_maps and draw_words show those of pictures")
     rows = [_coloured(each, texts[each.stream]) for each in maps[:MOST_MAPS]]
     more = f" (the first {MOST_MAPS} of {len(maps)} maps)" if len(maps) > MOST_MAPS else ""
-    said = " ".join(word for word, _ in trace.words) or (trace.answers[0][0].strip() if trace.answers else trace.kind)
+    said = trace.said or (trace.answers[0][0].strip() if trace.answers else trace.kind)
     return texts_figure(rows, title=f"{trace.model}: {said}{more}" if trace.model else f"{said}{more}")
 
 

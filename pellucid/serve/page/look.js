@@ -1,6 +1,7 @@
 // The room Look: a picture or a text, what a model says of it, and where it looked.
 
 import { parse } from "/viewer/bundle.js";
+import { sentenceOf } from "/viewer/streams.js";
 import { mount } from "/viewer/viewer.js";
 import { address, ask, json } from "./api.js";
 import { at, make, percent, trouble } from "./dom.js";
@@ -14,6 +15,7 @@ let samples = [];
 let limits = null;
 let running = null; // what can be aborted
 let viewer = null;
+let begun = at("text").value; // the text that nobody has changed
 let prepare = null; // from the viewer's part of the address to what it shall be for the next trace
 const reads = (model, what) => (model.reads ?? ["picture"]).includes(what);
 const shown = { picture: null, blob: null, url: null, trace: null };
@@ -100,6 +102,7 @@ async function show() {
   at("words").hidden = !reads(model, "text");
   at("pictures").hidden = !reads(model, "picture");
   if (value("text") !== null) at("text").value = value("text");
+  else if (at("text").value === begun) at("text").value = begun = firstText(model);
   at("about-model").textContent = `A ${model.kind} of ${(model.parameters / 1e6).toFixed(1)} million parameters. ${sees(model)}`;
   at("answer-title").textContent = model.kind === "captioner" || reads(model, "text") ? "What it says" : "What it sees";
   at("answer").replaceChildren(make("p", { className: "waiting" }, "Looking …"));
@@ -140,6 +143,9 @@ function first(model) {
   return model.kind === "captioner" ? "china" : "ship";
 }
 
+const firstText = (model) =>
+  model.kind === "translator" ? "A man in a blue shirt rides a horse on the beach." : "The cat sat on the mat because it was tired.";
+
 const preferred = () => models.find((each) => each.kind === "classifier") ?? models[0];
 
 async function pictureOf(picture, signal) {
@@ -174,10 +180,16 @@ function display(picture, blob) {
 /** The answer of a model that reads text is in its trace. */
 function answerInside(bytes) {
   if (!bytes) return;
-  const { answers, words } = parse(bytes);
-  const said = words.map(([word]) => word).join(" ").replace(/\s+/g, " ");
-  const sentence = words.length ? said : answers.map(([label, share]) => `${label.trim()} ${percent(share)}`).join(", ");
-  at("answer").replaceChildren(make("p", { className: "sentence" }, sentence || "It answers nothing; below is where it looks."));
+  const trace = parse(bytes);
+  const { answers, words } = trace;
+  if (words.length) {
+    const each = words.map(([word, log]) => ({ word: word.trim(), probability: Math.exp(log) }));
+    const log_prob = words.reduce((sum, [, log]) => sum + log, 0);
+    at("answer").replaceChildren(...caption({ caption: sentenceOf(trace), words: each, log_prob }));
+    return;
+  }
+  const likely = answers.map(([label, share]) => `${label.trim()} ${percent(share)}`).join(", ");
+  at("answer").replaceChildren(make("p", { className: "sentence" }, likely || "It answers nothing; below is where it looks."));
 }
 
 async function answer(model, blob, signal) {

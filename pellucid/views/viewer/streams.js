@@ -58,6 +58,12 @@ export function wordAt(trace, stream, position) {
 /** The position whose query said the word. @param {Stream} stream @param {number} word */
 export const positionOf = (stream, word) => word + Math.max((stream.prompt ?? 1) - 1, 0);
 
+/** What was said as a sentence: pieces of words bring their own spaces, whole words don't; its end isn't written. */
+export function sentenceOf({ words }) {
+  const said = words.map(([word]) => word).filter((word) => word !== "<end>");
+  return said.join(said.some((word) => word.startsWith(" ")) ? "" : " ").trim();
+}
+
 /** The stream whose queries said the words, if any were said. @param {Trace} trace @returns {Stream | null} */
 export function saidBy(trace) {
   if (!trace.words.length) return null;

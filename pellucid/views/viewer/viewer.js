@@ -28,7 +28,7 @@ import { makeMatrix } from "./maps.js";
 import { makeAnswers, makeNumbers, spoken } from "./numbers.js";
 import { makeStage } from "./stage.js";
 import { firstToken, fitting, fromHash, toHash, withEdit } from "./state.js";
-import { isPictured, saidBy, visible, wordAt } from "./streams.js";
+import { isPictured, saidBy, sentenceOf, visible, wordAt } from "./streams.js";
 
 const SOON = 40; // milliseconds after which the slow parts are drawn
 const LATER = 300; // after which the address is written and the row is spoken
@@ -270,7 +270,7 @@ function told(trace) {
 function makeStrip(traces, pictures, actions) {
   const element = h("nav", { class: "pl-strip", "aria-label": "Traces", hidden: traces.length < 2 });
   traces.forEach((trace, i) => {
-    const answer = visible(trace.answers[0]?.[0] ?? (trace.words.map(([word]) => word).join(" ") || trace.model));
+    const answer = visible(trace.answers[0]?.[0] ?? (sentenceOf(trace) || trace.model));
     const small = h("canvas", { "aria-hidden": "true", width: 96, height: 96 });
     const [picture] = pictures[i];
     const context = small.getContext("2d");
