@@ -3,6 +3,7 @@
     python benchmarks/kills.py               # a hundred kills: both tasks, both stages, one and two processes
     python benchmarks/kills.py --kills 400   # goes on from the hundred: what was done is kept in --folder
     python benchmarks/kills.py --workers 8   # so many runs at a time
+    python benchmarks/kills.py --seconds 600 # begins no run after ten minutes; a table of what was done
 
 Each run is killed five times (SIGKILL; of two processes one, then the other), begun again, and compared at its end
 with the same run that nobody killed: weights, averages, optimizers' memory, the best weights, and the log.
@@ -10,6 +11,7 @@ with the same run that nobody killed: weights, averages, optimizers' memory, the
 
 import argparse
 import json
+import math
 import multiprocessing
 import random
 import shlex
@@ -48,6 +50,7 @@ def main() -> None:
     parser.add_argument("--kills", type=int, default=100)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--workers", type=int, default=1, help="runs that are killed at a time")
+    parser.add_argument("--seconds", type=float, default=math.inf, help="after which no other run begins")
     parser.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir()) / "pellucid-kills")
     options = parser.parse_args()
     options.folder.mkdir(parents=True, exist_ok=True)
@@ -62,6 +65,8 @@ def main() -> None:
     with ProcessPoolExecutor(options.workers, multiprocessing.get_context("spawn")) as pool:
         rows = {pool.submit(kill_and_compare, number, options.folder, options.seed) for number in rest}
         for future in as_completed(rows):
+            if future.cancelled():
+                continue
             done.append(future.result())
             with done_file.open("a") as file:
                 file.write(json.dumps(done[-1]) + "\n")
@@ -72,11 +77,14 @@ def main() -> None:
                 f"{kills} kills, {same} of {len(done)} runs ended the same; {pace:.0f} s a run, {left:.0f} s left",
                 flush=True,
             )
+            if time.monotonic() - begun > options.seconds:
+                for each in rows:
+                    each.cancel()
     rows = [sum_up(kind, [row for row in done if row["kind"] == kind]) for kind in KINDS]
     columns = {"run": Column(), "kills": Column(), "in_first_stage": Column(), "in_second_stage": Column()}
     columns |= {"runs": Column(), "ended_the_same": Column()}
     title = "runs killed at random moments, and how many of them ended the same to the last bit"
-    settings = {"kills of a run": EACH, "kills": options.kills}
+    settings = {"kills of a run": EACH, "kills": sum(row["kills"] for row in rows)}
     keep("kills", {"kills": Table(title, columns, rows)}, torch.device("cpu"), seeds=[options.seed], settings=settings)
 
 

@@ -11,10 +11,13 @@ figures isn't made again. Keeps results/translations-cpu.json, or results/RECIPE
 
 import argparse
 import json
+import math
 import os
+import platform
 import re
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -57,8 +60,11 @@ class Work(NamedTuple):
         return {"train": train} | {split: [*evaluate, split] for split in SPLITS}
 
 
-def carry_out(work: Work, places: "SimpleQueue[list[int]]", cores: int) -> None:
-    """Train and evaluate, each in a process, on cores that nobody else has meanwhile; what they say lies beside."""
+def carry_out(work: Work, places: "SimpleQueue[list[int]]", cores: int, end: float) -> None:
+    """Train and evaluate, each in a process, on cores that nobody else has meanwhile; what they say lies beside.
+
+    end: when it must be done, by the clock of `time.monotonic`.
+    """
     mine = places.get()
     try:
         for name, words in work.commands().items():
@@ -68,7 +74,8 @@ def carry_out(work: Work, places: "SimpleQueue[list[int]]", cores: int) -> None:
             pinned = ["taskset", "-c", ",".join(map(str, mine))] if mine else []
             given = os.environ | ({"OMP_NUM_THREADS": str(cores)} if cores else {})
             command = [*pinned, sys.executable, "-m", "pellucid", *words]
-            done = subprocess.run(command, env=given, capture_output=True, text=True, check=False)
+            left = None if math.isinf(end) else max(0.1, end - time.monotonic())
+            done = subprocess.run(command, env=given, capture_output=True, text=True, check=False, timeout=left)
             if done.returncode:
                 raise ValueError(f"{' '.join(words)}: {done.stderr[-1000:]}")
             path.write_text(done.stdout, encoding="utf-8")
@@ -86,7 +93,7 @@ def read(work: Work) -> tuple[Figures, list[Figures]]:
     scores = []
     for split in SPLITS:
         said = work.folder.with_name(f"{work.folder.name}-{split}.txt").read_text(encoding="utf-8")
-        scores.append(of | flat(json.loads(said), split))
+        scores.append(flat(json.loads(said), split) | of)
     row = of | {"bleu": scores[0]["bleu"], "bleu of 2017": scores[1]["bleu"], "shuffled": scores[0]["shuffled"]}
     row |= {"validation": float(kept[1]) if kept else None, "training": float(took[2])}
     return row | {"compiling": float(took[3] or 0)}, scores
@@ -94,6 +101,17 @@ def read(work: Work) -> tuple[Figures, list[Figures]]:
 
 def flat(figures: Figures, split: str) -> Figures:
     return figures | {"split": split} | dict(zip(("low", "high"), figures["interval"], strict=True))
+
+
+def processor() -> str:
+    """What the machine calls its cores."""
+    cores = Path("/proc/cpuinfo")
+    named = (
+        re.search(r"^model name\s*:\s*(.+)$", cores.read_text(encoding="utf-8"), re.MULTILINE)
+        if cores.exists()
+        else None
+    )
+    return named[1] if named else platform.processor() or "of no name"
 
 
 def only(rows: Sequence[Figures], columns: dict[str, Column]) -> list[Figures]:
@@ -111,8 +129,10 @@ def measure_recipe(options: argparse.Namespace) -> None:
         for seed in range(options.seeds)
         for direction in options.pairs
     ]
+    end = time.monotonic() + options.seconds
     with ThreadPoolExecutor(options.at_once) as pool:
-        failed = [each.exception() for each in [pool.submit(carry_out, work, places, options.cores) for work in works]]
+        begun = [pool.submit(carry_out, work, places, options.cores, end) for work in works]
+        failed = [each.exception() for each in begun]
     lost = [error for error in failed if error is not None]
     done = [work for work, error in zip(works, failed, strict=True) if error is None]
     if not done:
@@ -134,6 +154,7 @@ def measure_recipe(options: argparse.Namespace) -> None:
     }
     if options.cores:
         torch.set_num_threads(options.cores)
+        options.notes += f" {options.cores} of {os.cpu_count()} cores for each run, {processor()}."
     notes = options.notes + (f" {len(lost)} of {len(works)} runs failed and are left out." if lost else "")
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     keep(options.recipe, tables, device, seeds=range(options.seeds), settings=settings, libraries=("sacrebleu",),
@@ -164,6 +185,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--at-once", type=int, default=1, help="runs side by side")
     parser.add_argument("--cores", type=int, default=0, help="that each run has for itself; 0 leaves it to the machine")
+    parser.add_argument("--seconds", type=float, default=math.inf, help="after which runs that go on are left out")
     parser.add_argument("--out", type=Path, default=Path("runs"), help="folder for the runs")
     parser.add_argument("--notes", default="", help="kept with the figures")
     options = parser.parse_args()

@@ -217,9 +217,9 @@ def main() -> None:
         for work, figures in (("training, tokens", trained), ("beam 5, sentences", decoded))
         for name, rate in figures.items()
     ]
-    columns = {"work": Column(), "model": Column(), "per_second": Column("count"), "ratio": Column(digits=2)}
+    columns = {"work": Column(), "model": Column(), "per_second": Column(), "ratio": Column(digits=2)}
     title = "translators of 4 + 4 × 256, and how many times as fast pellucid is"
-    settings = {"tokens": tokens, "sentences": sentences, "precision": "bf16" if on_gpu else "float32, 2 threads"}
+    settings = {"tokens": tokens, "sentences": sentences, "precision": "bf16" if on_gpu else "float32"}
     keep("translators", {"translators": Table(title, columns, rows)}, device, settings=settings)
 
 
