@@ -274,3 +274,20 @@ def test_what_is_wrong_with_text_is_told(folder, capsys):
     }
     assert problems["an empty side"][1] == ["val line 2"]
     assert problems["letters of another script in the target"][1] == ["val line 5: один старый человек"]
+
+
+def test_sentences_in_the_other_language_are_told(folder, capsys):
+    sources, targets = ((folder / f"train.{side}").read_text().splitlines() for side in ("en", "de"))
+    sources[4], targets[4] = targets[4], sources[4]
+    targets[9] = sources[10]  # not translated
+    for side, lines in (("en", sources), ("de", targets)):
+        (folder / f"train.{side}").write_text("\n".join(lines) + "\n")
+    assert main(["data", "inspect", str(folder), "--json"]) == 0
+    problems = json.loads(capsys.readouterr().out)["problems"]
+    assert problems["the source reads like the other language"] == [1, [f"train line 5: {sources[4]}"]]
+    assert problems["the target reads like the other language"][0] == 2
+    (folder / "train.de").write_text((folder / "train.en").read_text())  # one language on both sides: nobody can tell
+    for name in folder.glob("val.*"):
+        name.unlink()
+    assert main(["data", "inspect", str(folder), "--json"]) == 0
+    assert not [name for name in json.loads(capsys.readouterr().out)["problems"] if "reads like" in name]

@@ -1,5 +1,6 @@
 """What parallel text holds, and what is wrong with it."""
 
+import math
 import unicodedata
 from collections import Counter
 from collections.abc import Iterable
@@ -10,6 +11,8 @@ from pellucid.data.parallel import TABLES, ParallelData, TextPairs, list_splits,
 
 ODD_RATIO, ODD_WORDS = 3.0, 5  # one side has so many times the words of the other, and so many more
 NAMED = 3  # of each problem
+OTHER = 1.0  # in the other side's language: three letters of it are so much likelier there, on average, in nats
+FEW_LETTERS = 10  # too few to tell a language by
 USUAL = 0.99  # share of a language's letters that are of its usual scripts
 
 
@@ -101,6 +104,11 @@ def _problems(found: dict[str, TextPairs]) -> Iterable[tuple[str, list[str]]]:
         usual = _usual_scripts(text for _, _, text in texts)
         strange = [place(s, i, text) for s, i, text in texts if _scripts(text) - usual]
         yield f"letters of another script in the {name}", strange
+    for name, foreign in zip(sides, _find_foreign([(a, b) for _, _, a, b in every]), strict=True):
+        yield (
+            f"the {name} reads like the other language",
+            [place(*sides[name][i]) for i in foreign if every[i][2] != every[i][3]],
+        )
     first = "train" if "train" in found else next(iter(found), "")
     known = set(found[first].sources) if found else set()
     yield (
@@ -109,6 +117,34 @@ def _problems(found: dict[str, TextPairs]) -> Iterable[tuple[str, list[str]]]:
     )
     counts = Counter((s, a, b) for s, _, a, b in every)
     yield "pairs that are there twice", [f"{s}: {a[:60]}" for (s, a, _), times in counts.items() if times > 1 and a]
+
+
+def _find_foreign(pairs: list[tuple[str, str]]) -> tuple[list[int], list[int]]:
+    """Which sentences of each side have letters that follow each other as on the other side.
+
+    Three letters at a time are counted on both sides, but for what the sentence itself adds to its own.
+    """
+    counts: list[Counter[str]] = [Counter(), Counter()]
+    for pair in pairs:
+        for count, text in zip(counts, pair, strict=True):
+            count.update(_threes(text))
+    totals = [max(1, count.total()) for count in counts]
+    found: tuple[list[int], list[int]] = ([], [])
+    for place, pair in enumerate(pairs):
+        for side, text in enumerate(pair):
+            threes, its, other = _threes(text), counts[side], counts[1 - side]
+            if len(threes) < FEW_LETTERS:
+                continue
+            own = Counter(threes)
+            gained = sum(math.log((other[three] + 0.5) / (its[three] - own[three] + 0.5)) for three in threes)
+            if gained / len(threes) - math.log(totals[1 - side] / totals[side]) > OTHER:
+                found[side].append(place)
+    return found
+
+
+def _threes(text: str) -> list[str]:
+    text = f" {text.lower()} "
+    return [text[i : i + 3] for i in range(len(text) - 2)]
 
 
 def _usual_scripts(texts: Iterable[str]) -> set[str]:
