@@ -25,7 +25,8 @@ from pellucid.views.mistakes import write_report
 from pellucid.views.training import confusion_figure
 
 FOR_CAPTIONERS = ("captions", "examples", "meteor", "spice")
-FOR_CLASSIFIERS = ("confusion", "classes", "report", "calibrate")
+FOR_CLASSIFIERS = ("confusion", "classes", "report", "calibrate", "probe")
+FOR_ANSWERS = ("classes", "calibrate")
 SPLITS = ("test", "validation", "train", "all")
 NAMES = ("BLEU-1", "BLEU-2", "BLEU-3", "BLEU-4", "ROUGE-L", "CIDEr-D")
 CONTROL_ROWS = ("shuffled", "blank", "fixed", "people")
@@ -63,19 +64,27 @@ def evaluate(options: EvaluateOptions) -> None:
 def evaluate_classes(options: EvaluateOptions, model: ReadyClassifier, processes: Processes) -> None:
     """Accuracy and calibration and, if asked for, the confusion matrix; told by the first process."""
     refuse(options, ("beam", *FOR_CAPTIONERS), "captioners; this model is a classifier")
-    how = {"path": options.path, "batch": options.batch or 500, "tolerated": options.tolerated}
-    how |= {"classes": read_classes(options.classes), "views": options.views}
-    if options.calibrate:
-        if processes.world > 1:
-            raise ValueError("--calibrate is for one process; leave out torchrun")
-        calibrate(options, model, how)
-    report = model.evaluate(options.data, options.split, processes=processes, **how)
+    how: dict[str, Any] = {"path": options.path, "batch": options.batch or 500, "tolerated": options.tolerated}
+    if processes.world > 1 and (options.calibrate or options.probe):
+        name = "--calibrate" if options.calibrate else "--probe"
+        raise ValueError(f"{name} is for one process; leave out torchrun")
+    if options.probe:
+        refuse(options, FOR_ANSWERS, "what the model answers; a probe leaves that out")
+        if options.views != 1:
+            raise ValueError("--views is for what the model answers; a probe leaves that out")
+        report = model.probe(options.data, options.split, options.probe, **how)
+    else:
+        how |= {"classes": read_classes(options.classes), "views": options.views}
+        if options.calibrate:
+            calibrate(options, model, how)
+        report = model.evaluate(options.data, options.split, processes=processes, **how)
     if not processes.first:
         return
     if isinstance(report, MultiLabelReport):
         refuse(options, ("confusion", "report"), "images of one class each; here several may be true")
     if options.json:
-        print(json.dumps(report.figures | {"data": options.data, "split": options.split}, allow_nan=False))
+        asked = {"data": options.data, "split": options.split} | ({"probe": options.probe} if options.probe else {})
+        print(json.dumps(report.figures | asked, allow_nan=False))
     else:
         print(tabulate_classes(report, name_task(options, len(report.labels))))
     if options.report is not None and isinstance(report, ClassificationReport):
@@ -169,7 +178,8 @@ def read_classes(path: Path | None) -> dict[str, str] | None:
 
 
 def name_task(options: EvaluateOptions, count: int) -> str:
-    return f"{options.model} on the {count:,} {options.split} images of {options.data}"
+    how = {None: "", "knn": " by its features' neighbours", "linear": " by one layer on its features"}[options.probe]
+    return f"{options.model}{how} on the {count:,} {options.split} images of {options.data}"
 
 
 def tabulate_classes(report: ClassificationReport | MultiLabelReport, title: str) -> str:

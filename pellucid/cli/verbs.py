@@ -120,6 +120,9 @@ class EvaluateOptions:
     """Print one JSON object; shares, not percent."""
     views: int = 1
     """Classifiers: views of each picture whose answers are averaged: 2 mirrors it too, 10 also shifts both."""
+    probe: Literal["knn", "linear"] | None = None
+    """Classifiers: leave out what it answers, and ask what its features say of the data's own classes, whatever they
+    are: by the twenty nearest training images, or by one linear layer fitted to those."""
     report: Path | None = None
     """Classifiers: write a page (.html) on every class, how sure it is and how often right, with its worst mistakes."""
     calibrate: bool = False

@@ -14,11 +14,12 @@ from pellucid.data.division import HeldOut
 from pellucid.data.lazy import TOLERATED
 from pellucid.data.own import as_image_set
 from pellucid.data.reader import Picture
-from pellucid.data.sources import DataConfig, load_split
+from pellucid.data.sources import DataConfig, load_split, split_own
 from pellucid.evaluation.accuracy import ClassificationReport, evaluate_classifier, evaluate_together
 from pellucid.evaluation.asking import ask, fit_temperature, log_odds
 from pellucid.evaluation.labels import relabel
 from pellucid.evaluation.multilabel import MultiLabelReport
+from pellucid.evaluation.probing import Probe, probe
 from pellucid.explain.classes import explain, target_of
 from pellucid.explain.maps import Map, Method
 from pellucid.explain.trace import USUAL_METHODS, Trace, trace
@@ -159,10 +160,7 @@ class ReadyClassifier(ReadyModel):
             images = load_split(self._data(data, path, tolerated), split, self.held_out)
         else:
             images = data if hasattr(data, "labels") else as_image_set(data, size=self.reader.size)
-        if images.shape[0] != self.reader.channels:
-            raise ValueError(
-                f"the images have {images.shape[0]} channels and the model was trained on {self.reader.channels}"
-            )
+        self._check_channels(images)
         if (images.labels.ndim == 2) != self.looks.multi_label:
             kind, other = (
                 ("several classes", "one class") if self.looks.multi_label else ("one class", "several classes")
@@ -174,6 +172,41 @@ class ReadyClassifier(ReadyModel):
         if processes is not None and processes.world > 1:
             return evaluate_together(self.model, images, self.reader.normalise, processes, labels=labels, **how)
         return evaluate_classifier(self.model, images, self.reader.normalise, labels=labels, **how)
+
+    def probe(
+        self,
+        data: Any,
+        split: str = "test",
+        kind: Probe = "knn",
+        *,
+        path: str | None = None,
+        batch: int = 500,
+        tolerated: float = TOLERATED,
+    ) -> ClassificationReport:
+        """How much its features say of the classes of any images, learned from their training images.
+
+        kind: "knn", the twenty nearest training images vote, or "linear", one layer is fitted to the features.
+        data: by name, as `evaluate` takes it, or several sets by split.
+        """
+        if split not in ("test", "validation"):
+            raise ValueError(f"split is {split!r}; a probe learns from train, so expected 'test' or 'validation'")
+        if isinstance(data, (str, DataConfig)):
+            config = self._data(data, path, tolerated)
+            train, images = (load_split(config, each, self.held_out) for each in ("train", split))
+        else:
+            splits = split_own(data, DataConfig(size=self.reader.size))
+            train, images = splits.train, getattr(splits, split)
+            if images is None:
+                raise ValueError(f"data has no {split} images; give {{'train': …, {split!r}: …}}")
+        self._check_channels(images)
+        how = {"kind": kind, "device": self.device, "batch": batch}
+        return probe(self.model, train, images, self.reader.normalise, **how)
+
+    def _check_channels(self, images: Any) -> None:
+        if images.shape[0] != self.reader.channels:
+            raise ValueError(
+                f"the images have {images.shape[0]} channels and the model was trained on {self.reader.channels}"
+            )
 
     def target(self, target: int | str | None) -> int | None:
         """The number of a class, by number or name."""

@@ -18,11 +18,12 @@ from pellucid.data.loader import Share
 from pellucid.data.sources import Splits, load_images, split_own, statistics
 from pellucid.evaluation.accuracy import evaluate_classifier
 from pellucid.evaluation.multilabel import MultiLabelReport, binary_entropy
+from pellucid.layers.modes import reading
 from pellucid.models import ViT
 from pellucid.processes import Processes
 from pellucid.ready import ReadyClassifier
 from pellucid.runs.config import ClassifierRun
-from pellucid.training.distil import Teacher, answers_differ, likeness_differs, reading
+from pellucid.training.distil import Teacher, answers_differ, likeness_differs
 from pellucid.training.pictures import OnPictures, evaluated_on
 from pellucid.training.task import Metrics
 

@@ -4,8 +4,6 @@ What is alike is compared and not the features themselves (Tung & Mori 2019), so
 as they like, and nothing is learned that the model doesn't keep.
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 import torch
@@ -14,7 +12,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from pellucid.data.augment import Normalise
-from pellucid.layers.modes import evaluating
+from pellucid.layers.modes import evaluating, reading
 from pellucid.ready import load_classifier
 from pellucid.runs import ClassifierRun
 from pellucid.runs.config import Distil
@@ -118,17 +116,3 @@ def likeness_differs(mine: Float[Tensor, "b d"], its: Float[Tensor, "b e"]) -> F
     """The mean squared difference of the cosines between pictures, to the model and to the teacher."""
     mine, its = F.normalize(mine, dim=-1), F.normalize(its, dim=-1)
     return F.mse_loss(mine @ mine.T, its @ its.T)
-
-
-@contextmanager
-def reading(module: nn.Module) -> Iterator[list[Tensor]]:
-    """What the module's last linear layer reads in a forward pass, once it has run."""
-    last = [each for each in module.modules() if isinstance(each, nn.Linear)]
-    if not last:
-        raise ValueError(f"a {type(module).__name__} has no linear layer whose features could be read")
-    read: list[Tensor] = []
-    handle = last[-1].register_forward_pre_hook(lambda _, inputs: read.append(inputs[0].flatten(1)))
-    try:
-        yield read
-    finally:
-        handle.remove()
