@@ -1,6 +1,7 @@
 """The models that come with the package, on the test images of what they were trained on.
 
-    python benchmarks/shipped.py --flickr8k flickr8k/dataset_flickr8k.json --official meteor spice
+    python benchmarks/shipped.py --flickr8k flickr8k/dataset_flickr8k.json --tiny-imagenet tiny-imagenet \\
+        --official meteor spice
 
 CIFAR-10 is found where `pellucid data fetch` puts it. Prints a report and keeps it in results/shipped-DEVICE.json.
 """
@@ -29,8 +30,8 @@ COLUMNS = {
 }
 
 
-def classify(name: str, data: str, device: torch.device) -> dict[str, Any]:
-    report = pellucid.load(name, device=device).evaluate(data)
+def classify(name: str, data: str, device: torch.device, split: str = "test") -> dict[str, Any]:
+    report = pellucid.load(name, device=device).evaluate(data, split)
     return {"images": len(report.labels), "top1": report.top1}
 
 
@@ -45,6 +46,7 @@ def caption(name: str, data: str, device: torch.device, official: list[str]) -> 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--flickr8k", required=True, help="path of its captions")
+    parser.add_argument("--tiny-imagenet", help="a folder with its Parquet files; left out unless given")
     parser.add_argument("--official", nargs="*", default=[], choices=["meteor", "spice"], help="by their own programs")
     parser.add_argument("--device", default="cpu")
     options = parser.parse_args()
@@ -55,6 +57,9 @@ def main() -> None:
         {"model": "captioner-flickr8k", "data": "Flickr8k"}
         | caption("captioner-flickr8k", options.flickr8k, device, options.official),
     ]
+    if options.tiny_imagenet:  # its own validation images are its test
+        figures = classify("vit-tiny-imagenet", f"hf:{options.tiny_imagenet}", device, "validation")
+        rows.insert(1, {"model": "vit-tiny-imagenet", "data": "Tiny ImageNet"} | figures)
     rows = [{column: row.get(column) for column in COLUMNS} for row in rows]
     settings = {"split": "test", "beam": 5, "precision": "float32, weights kept in half precision"}
     keep(

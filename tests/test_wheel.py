@@ -18,7 +18,7 @@ import pellucid
 
 ROOT = Path(pellucid.__file__).parents[1]
 STEM = f"pellucid-{pellucid.__version__}"
-MEGABYTES = 48  # of the wheel at most: the weights of the shipped models, and a little code
+MEGABYTES = 64  # of the wheel at most: the weights of the shipped models, and a little code
 AT_WORK = """
 import contextlib, io, json, sys, time
 begun = time.perf_counter()

@@ -154,8 +154,8 @@ def _load_kind(kind: type[Any], source: str | Path, device: torch.device | str) 
 def shipped() -> list[str]:
     """The names of the models that come with the package.
 
-    >>> shipped()
-    ['captioner-flickr8k', 'captioner-scenes', 'translator-en-de', 'vit-cifar10']
+    >>> shipped()[:2]
+    ['captioner-flickr8k', 'captioner-scenes']
     """
     return sorted(path.parent.name for path in SHIPPED.glob(f"*/{CONFIG}"))
 
