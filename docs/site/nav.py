@@ -39,7 +39,7 @@ UNDERSTAND = Section(
     "understand",
     "Understand",
     "docs/ideas.md",
-    {"": ("docs/explanation.md", "docs/limits.md", "docs/comparisons.md", "ARCHITECTURE.md")},
+    {"": ("docs/explanation.md", "docs/record.md", "docs/limits.md", "docs/comparisons.md", "ARCHITECTURE.md")},
 )
 LOOK_UP = Section(
     "lookup",
