@@ -40,16 +40,18 @@ from pellucid.training.tuning import count_trained, prepare
 CLASSES, SIDE, HELD_OUT = 20, 32, 50
 WAYS = {"all": "vit_finetune", "lora": "vit_lora", "head": "vit_probe", "scratch": "vit_finetune"}
 ATTENTION, FEED_FORWARD = "q k v out", "inner outer"
+RATES = (5e-4, 1e-3, 2e-3, 3e-3, 6e-3)
+DECAY, LONGER = "--tune.layer-decay 0.8", "--duration '80 epochs'"
 CHOICES = {  # of LoRA, none moving more than a twentieth of the parameters: rank, matrices, and what else changes
     f"rank {rank}: {adapt}; rate {rate:g}{', ' if more else ''}{more}": (
         f"--tune.rank {rank} --tune.adapt {adapt} --optim.lr {rate} {more}"
     )
     for rank, adapt, rates, mores in (
-        (16, ATTENTION, (5e-4, 1e-3, 2e-3, 3e-3, 6e-3), ("",)),
-        (8, f"{ATTENTION} {FEED_FORWARD}", (5e-4, 1e-3, 2e-3, 3e-3, 6e-3), ("",)),
-        (8, f"{ATTENTION} {FEED_FORWARD}", (1e-3, 2e-3), ("--tune.layer-decay 0.8", "--optim.weight-decay 0.05")),
+        (16, ATTENTION, RATES, ("", DECAY)),
+        (8, f"{ATTENTION} {FEED_FORWARD}", RATES, ("", DECAY)),
+        (8, f"{ATTENTION} {FEED_FORWARD}", (1e-3, 2e-3), (LONGER, f"{DECAY} {LONGER}", "--optim.weight-decay 0.05")),
         (8, f"{ATTENTION} {FEED_FORWARD}", (5e-4, 1e-3), ("--tune.alpha 32",)),
-        (8, f"{ATTENTION} {FEED_FORWARD}", (2e-3,), ("--tune.beside norms tokens", "--duration '80 epochs'")),
+        (8, f"{ATTENTION} {FEED_FORWARD}", (2e-3,), ("--tune.beside norms tokens",)),
         (16, FEED_FORWARD, (1e-3, 2e-3), ("",)),
     )
     for rate in rates
@@ -100,6 +102,8 @@ def make_run(way: str, seed: int, changes: Sequence[str]) -> ClassifierRun:
         run = replace(
             run, start=None, model=pellucid.load("vit-cifar10").looks, tune=replace(run.tune, layer_decay=1.0)
         )
+    if not torch.cuda.is_available():
+        run = replace(run, precision="float32")
     run = tyro.cli(type(run), default=run, args=list(changes))
     assert isinstance(run, ClassifierRun)
     return run
@@ -181,7 +185,7 @@ def main() -> None:
         rows = gather(list(pool.map(measure, trials)), list(tried))
     if not is_kept and not options.choose:
         return
-    columns = {"way": Column(), "images": Column(), "seeds": Column("%"), "top1": Column("share", 1)}
+    columns = {"way": Column(), "images": Column(), "seeds": Column(), "top1": Column("share", 1)}
     columns |= {"trained": Column("share", 1), "training": Column("s", 1)}
     settings = {
         "images": "of each class, for training",
@@ -192,7 +196,7 @@ def main() -> None:
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     if options.cores:
         torch.set_num_threads(options.cores)
-    title = "vit-cifar10 on twenty classes of Tiny ImageNet: each seed's top-1, the mean, what moves"
+    title = "vit-cifar10 on twenty classes of Tiny ImageNet: each seed's top-1 in %, the mean, what moves"
     tables = {"ways": Table(title, columns, rows)}
     keep(f"finetuning{'_choice' * options.choose}", tables, device, seeds=range(options.seeds), settings=settings)
 

@@ -20,6 +20,7 @@ from pellucid.ops.positions import interpolate
 from pellucid.runs import CaptionerRun, ClassifierRun, Optim, RunFolder
 from pellucid.runs.config import Run
 from pellucid.runs.tuning import Tune
+from pellucid.training.fitting import fit_run
 from pellucid.training.lora import adapted, merge, merged_state
 from pellucid.training.optim import make_optimizers, set_rate
 from pellucid.training.start import adopt, find_start
@@ -350,3 +351,11 @@ def test_a_run_says_how_it_was_tuned(source, tmp_path):
     del config["tune"], config["start"]  # as older runs have it
     (tmp_path / "run/config.json").write_text(json.dumps(config))
     assert pellucid.load(tmp_path / "run").run.tune == Tune()
+
+
+def test_fine_tuning_is_in_bf16_on_a_gpu_and_in_float32_on_a_cpu():
+    for name in ("vit_finetune", "vit_lora", "vit_probe"):
+        recipe = pellucid.recipe(name)
+        assert recipe.precision == "bf16"
+        assert fit_run(recipe, set(), 400, torch.device("cuda")).precision == "bf16"
+        assert fit_run(recipe, set(), 400, torch.device("cpu")).precision == "float32"
