@@ -7,14 +7,17 @@ from dataclasses import replace
 import pytest
 import torch
 from safetensors.torch import save_file
+from torch import nn
 from torch.testing import assert_close
 
 from pellucid.config import to_json
 from pellucid.data import DataConfig, ImageSet
 from pellucid.data.augment import Normalise
+from pellucid.data.lazy import LazyImageSet
 from pellucid.data.reader import PictureReader
-from pellucid.evaluation.accuracy import ClassificationReport, evaluate_classifier
+from pellucid.evaluation.accuracy import ClassificationReport, evaluate_classifier, evaluate_together
 from pellucid.models import ViT, ViTConfig
+from pellucid.processes import Processes
 from pellucid.ready import loading
 from pellucid.runs import ClassifierRun
 
@@ -220,3 +223,35 @@ def test_normalisation_and_names_come_from_the_config(models):
     assert bare.config.names == ("0", "1", "2")
     with pytest.raises(ValueError, match=r"put mean and std into its config\.json"):
         PictureReader.of(bare.config)
+
+
+class Plain:
+    """An image of one colour that lies in no file; without a colour it can't be read."""
+
+    def __init__(self, name, level):
+        self.name, self.level = name, level
+
+    def decode(self, size, channels, view=None):
+        if self.level is None:
+            raise ValueError(f"{self.name} is no image")
+        return torch.full((channels, *size), self.level, dtype=torch.uint8)
+
+
+def test_no_image_stands_in_for_one_that_can_not_be_read():
+    """In training another one of its class does. Here each is counted once, by however many processes."""
+    levels = [250, None, 240, 10, None, 20]
+    items, labels = [Plain(f"{i}.png", level) for i, level in enumerate(levels)], torch.tensor([0, 0, 0, 1, 1, 1])
+    lazy = LazyImageSet(items, labels, ("light", "dark"), (4, 4), tolerated=0.5)
+    normalise = Normalise((0.5,) * 3, (0.25,) * 3)
+    model = nn.Sequential(nn.Flatten(), nn.Linear(48, 2))
+    report = evaluate_classifier(model, lazy, normalise, batch=2)
+    assert report.labels.tolist() == [0, 0, 1, 1]
+    assert [report.name_of(place) for place in range(4)] == ["0.png", "2.png", "3.png", "5.png"]
+    again = evaluate_together(model, lazy, normalise, Processes(), labels=labels, batch=2)
+    assert torch.equal(again.probabilities, report.probabilities)
+    assert again.loss == pytest.approx(report.loss)
+    readable = LazyImageSet([item for item in items if item.level], report.labels, ("light", "dark"), (4, 4))
+    assert_close(evaluate_classifier(model, readable, normalise, batch=2).probabilities, report.probabilities)
+    strict = LazyImageSet(items, labels, ("light", "dark"), (4, 4), tolerated=0.3)
+    with pytest.raises(ValueError, match="2 of 6 images can't be read, more than 30%"):
+        evaluate_classifier(model, strict, normalise)

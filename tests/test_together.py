@@ -5,6 +5,7 @@ import csv
 import io
 import json
 import os
+import signal
 import tarfile
 
 import numpy as np
@@ -39,12 +40,13 @@ def place(tmp_path_factory):
     return place
 
 
-def run_together(place, *words, count: int = 2) -> list[tuple[int, str]]:
+def run_together(place, *words, count: int = 2, hook: str = "", hooked: int = 0) -> list[tuple[int, str]]:
     """Exit codes and words of the same command in several processes, as torchrun starts them."""
     port, started = free_port(), []
     for rank in range(count):
         said = place / f"said-{port}-{rank}.txt"
-        process = SERVER.Process(target=_run, args=([*map(str, words)], str(said), "", 0, (rank, count, port), place))
+        ranks = (rank, count, port) if count > 1 else None
+        process = SERVER.Process(target=_run, args=([*map(str, words)], str(said), hook, hooked, ranks, place))
         process.start()
         started.append((process, said))
     for process, _ in started:
@@ -148,3 +150,95 @@ def test_answers_about_shards_as_parquet(place, capsys):
     assert parquet.read_table(place / "half.parquet").to_pylist() == table.to_pylist()
     folder = json.loads(alone(place, capsys, "predict", "run", "ext/ant", "--json"))
     assert [answer["predictions"][0]["label"] for answer in folder] == [row[1] for row in rows[1:16]]
+
+
+COMMANDS = {
+    "predict": ("predict", "run", "many", "--batch", 4, "--top", 2),
+    "caption": ("caption", "captioner-scenes", "ext/ant/*.png", "ext/bee/*.png", "--beam", 2, "--n-best", 2),
+    "evaluate": ("evaluate", "run", "--data", "folder:ext", "--split", "all", "--batch", 4, "--json"),
+    "evaluate captions": (
+        *("evaluate", "captioner-scenes", "--data", "said/captions.csv", "--path", "ext"),
+        *("--beam", 1, "--batch", 1, "--json"),
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def said(place):
+    """Captions of thirty pictures, twelve of which test."""
+    (place / "said").mkdir()
+    paths = sorted((place / "ext").rglob("*.png"))
+    rows = [
+        f"{path.parent.name}/{path.name},a picture of {path.parent.name} {path.stem},{'train' if i < 18 else 'test'}"
+        for i, path in enumerate(paths)
+    ]
+    (place / "said" / "captions.csv").write_text("\n".join(["file,caption,split", *rows]) + "\n")
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".jsonl", ".parquet"])
+@pytest.mark.parametrize("command", COMMANDS)
+def test_what_is_killed_goes_on_to_the_same_result(place, said, capsys, command, suffix):
+    """SIGKILL in the middle of a line, then the same command again: the file and figures of one that wasn't killed."""
+    if suffix == ".parquet":
+        pytest.importorskip("pyarrow.parquet")
+    words = COMMANDS[command]
+    whole, half = (f"{command.replace(' ', '-')}-{which}{suffix}" for which in ("whole", "half"))
+    code = 2 if command == "predict" else 0  # one picture is broken
+    expected = alone(place, capsys, *words, "--out", whole, code=code)
+    ((killed, _),) = run_together(place, *words, "--out", half, count=1, hook="half an answer", hooked=2)
+    assert killed == -signal.SIGKILL
+    there = place / (f"{half}.part.csv" if suffix == ".parquet" else half)
+    assert len(there.read_bytes().splitlines()) > 1
+    assert not there.read_bytes().endswith(b"\n")
+    found = alone(place, capsys, *words, "--out", half, code=code)
+    assert (place / half).read_bytes() == (place / whole).read_bytes()
+    if command.startswith("evaluate"):
+        timed = {"images_per_second": 0, "captions_per_second": 0}
+        assert json.loads(found) | timed == json.loads(expected) | timed
+    else:
+        assert "already" in found
+    assert not list(place.glob("*.part.csv"))
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_file_of_another_model_is_not_gone_on_with(place, said, capsys, command):
+    words = COMMANDS[command]
+    out = f"other-{command.replace(' ', '-')}.csv"
+    alone(place, capsys, *words, "--out", out, code=2 if command == "predict" else 0)
+    header, first, *rest = (place / out).read_text().splitlines()
+    cells = first.split(",")
+    if "caption" in command:
+        cells[1] = "a sentence of another"
+    else:
+        cells[2] = "0.123456"
+    (place / out).write_text("\n".join([header, ",".join(cells), *rest[:3]]) + "\n")
+    with contextlib.chdir(place):
+        assert main([*map(str, words), "--out", out]) == 2
+    assert f"{out} was written by another model, or asked otherwise" in capsys.readouterr().err.splitlines()[-1]
+
+
+def test_an_evaluation_in_two_processes_writes_the_file_that_one_writes(place, capsys):
+    words = COMMANDS["evaluate"]
+    alone(place, capsys, *words, "--out", "one-all.csv")
+    (code, first), (other, second) = run_together(place, *words, "--out", "two-all.csv")
+    assert (code, other) == (0, 0)
+    assert json.loads(first.splitlines()[-1])["images"] == 30
+    assert "{" not in second
+    assert (place / "two-all.csv").read_bytes() == (place / "one-all.csv").read_bytes()
+    rows = list(csv.reader((place / "one-all.csv").read_text().splitlines()))
+    assert rows[0] == ["image", "label", "p(ant)", "p(bee)"]
+    assert all(abs(float(row[2]) + float(row[3]) - 1) < 1e-6 for row in rows[1:])
+
+
+def test_answers_to_other_images_are_refused(place, capsys):
+    alone(place, capsys, *COMMANDS["evaluate"], "--out", "images.csv")
+    with contextlib.chdir(place):
+        lines = (place / "images.csv").read_text().splitlines(keepends=True)
+        (place / "images.csv").write_text("".join([lines[0], lines[1].replace("ant/", "cow/")]))
+        for words, message in (
+            (("--out", "images.csv"), "holds answers to other images, as cow/"),
+            (("--out", "images.txt"), "expected a file that ends in .csv or .jsonl"),
+            (("--out", "no/images.csv"), "the folder 'no' doesn't exist"),
+        ):
+            assert main([*map(str, COMMANDS["evaluate"]), *words]) == 2
+            assert message in capsys.readouterr().err

@@ -219,6 +219,19 @@ def _die_in_half_a_line(count: int) -> None:
     RunFolder.log = _counted(count, act)(RunFolder.log)
 
 
+def _die_in_half_an_answer(count: int) -> None:
+    """SIGKILL while the count-th batch of answers is written."""
+    from pellucid.cli.answers import AnswersFile
+
+    def act(write, file, rows):
+        write(file, rows[:-1])
+        file.file.write(str(rows[-1])[:20])
+        file.file.flush()
+        _die()
+
+    AnswersFile.write = _counted(count, act)(AnswersFile.write)
+
+
 def _end_after_saving(step: int) -> None:
     from pellucid.training.checkpoint import CheckpointWriter
 
@@ -327,6 +340,7 @@ HOOKS = {
     "before replacing": _die_before_replacing,
     "after replacing": _die_after_replacing,
     "half a line": _die_in_half_a_line,
+    "half an answer": _die_in_half_an_answer,
     "end after saving": _end_after_saving,
     "hang": _hang_at,
     "hang while compiling": _hang_while_compiling,

@@ -8,8 +8,10 @@ from typing import Any
 from jaxtyping import Float
 from torch import Tensor
 
-from pellucid.cli.pictures import check_all_read, find_pictures, number_file, read_pictures, say
+from pellucid.cli.answers import answer_into, captions
+from pellucid.cli.pictures import check_all_read, find_images, name_of, number_file, read_pictures, say
 from pellucid.cli.verbs import CaptionOptions
+from pellucid.data.decoding import Item
 from pellucid.data.images import decode, probe
 from pellucid.decode.captions import Caption
 from pellucid.devices import pick_device
@@ -33,19 +35,32 @@ def caption(options: CaptionOptions) -> None:
         )
     if options.figure is not None:
         check_path(options.figure)
-    paths = find_pictures(options.images)
+    if options.out and (options.json or options.figure):
+        raise ValueError("--out writes what --json prints, and draws nothing; give one of --out, --json and --figure")
+    paths = find_images(options.images)
+    if options.figure is not None and not all(isinstance(path, Path) for path in paths):
+        raise ValueError("--figure is for pictures in files of their own; of shards and tables write captions (--out)")
     device = pick_device(options.device)
     model = load_captioner(options.model, device)
     check_layer_and_head(model.model, options.layer, options.head)
     with joined(device) as processes:
-        _caption_all(options, model, paths, processes)
+        if options.out:
+
+            def ask(pixels: list) -> list[list[Caption]]:
+                return model.caption(pixels, options.beam, options.n_best)
+
+            answer_into(options.out, captions(options.n_best), paths, CAPTION_BATCH, model, ask, processes)
+        else:
+            _caption_all(options, model, paths, processes)
 
 
-def _caption_all(options: CaptionOptions, model: ReadyCaptioner, paths: Sequence[Path], processes: Processes) -> None:
+def _caption_all(
+    options: CaptionOptions, model: ReadyCaptioner, paths: Sequence[Path | Item], processes: Processes
+) -> None:
     """Batch by batch; each process does its share of them, and the first one tells all."""
     listed: list[dict[str, Any]] = []
 
-    def write(start: int) -> list[tuple[int, Path, list[Caption]]]:
+    def write(start: int) -> list[tuple[int, Any, list[Caption]]]:
         part = paths[start : start + CAPTION_BATCH]
         read = next(read_pictures(part, model, len(part), None if len(paths) == 1 else say), [])
         pixels = [each.pixels for each in read]
@@ -55,11 +70,11 @@ def _caption_all(options: CaptionOptions, model: ReadyCaptioner, paths: Sequence
     drawn = options.figure is not None
     for answers in processes.share_work(range(0, len(paths), CAPTION_BATCH), write):
         for number, path, best in answers:
-            listed.append({"image": str(path), "captions": [each.to_json() for each in best]})
+            listed.append({"image": name_of(path), "captions": [each.to_json() for each in best]})
             if not processes.first:
                 continue
             if not options.json:
-                print(describe_captions(path, best), flush=True)
+                print(describe_captions(name_of(path), best), flush=True)
             if options.figure is not None:
                 place = number_file(options.figure, number, len(paths))
                 save_figure(draw_attention(model, path, best[0], options.layer, options.head), place)
@@ -70,11 +85,11 @@ def _caption_all(options: CaptionOptions, model: ReadyCaptioner, paths: Sequence
     check_all_read(len(listed), paths)
 
 
-def describe_captions(path: Path, best: list[Caption]) -> str:
+def describe_captions(name: str, best: list[Caption]) -> str:
     """The caption, or the best ones with their score, the log-probability of a token."""
     if len(best) == 1:
-        return f"{path}  {best[0]}"
-    return "\n".join([str(path), *(f"  {each.score:8.3f}  {each}" for each in best)])
+        return f"{name}  {best[0]}"
+    return "\n".join([name, *(f"  {each.score:8.3f}  {each}" for each in best)])
 
 
 def check_layer_and_head(model: Captioner, layer: int | None, head: int | None) -> None:

@@ -11,6 +11,8 @@ import torch
 from rich.console import Console
 from rich.progress import Progress
 
+from pellucid.cli.answers import check_place
+from pellucid.cli.kept import KeptAnswers, KeptCaptions, keeping
 from pellucid.cli.verbs import EvaluateOptions
 from pellucid.config import read_json
 from pellucid.devices import pick_device
@@ -26,7 +28,7 @@ from pellucid.views.training import confusion_figure
 
 FOR_CAPTIONERS = ("captions", "examples", "meteor", "spice")
 FOR_CLASSIFIERS = ("confusion", "classes", "report", "calibrate", "probe")
-FOR_ANSWERS = ("classes", "calibrate")
+FOR_ANSWERS = ("classes", "calibrate", "out")
 SPLITS = ("test", "validation", "train", "all")
 NAMES = ("BLEU-1", "BLEU-2", "BLEU-3", "BLEU-4", "ROUGE-L", "CIDEr-D")
 CONTROL_ROWS = ("shuffled", "blank", "fixed", "people")
@@ -46,6 +48,8 @@ def evaluate(options: EvaluateOptions) -> None:
     for path in (options.captions, options.translations, options.report):
         if path is not None and not path.parent.is_dir():
             raise ValueError(f"the folder {str(path.parent)!r} doesn't exist; make it first")
+    if options.out is not None:
+        check_place(options.out)
     device = pick_device(options.device)
     model = load(options.model, device=device)
     if isinstance(model, ReadyTranslator):
@@ -77,7 +81,8 @@ def evaluate_classes(options: EvaluateOptions, model: ReadyClassifier, processes
         how |= {"classes": read_classes(options.classes), "views": options.views}
         if options.calibrate:
             calibrate(options, model, how)
-        report = model.evaluate(options.data, options.split, processes=processes, **how)
+        with keeping(options.out if processes.first else None, KeptAnswers) as answers:
+            report = model.evaluate(options.data, options.split, processes=processes, answers=answers, **how)
     if not processes.first:
         return
     if isinstance(report, MultiLabelReport):
@@ -117,7 +122,8 @@ def evaluate_captions(options: EvaluateOptions, model: ReadyCaptioner, processes
     with show_bar(options.model) as progress:
         how = {"beam": 5 if options.beam is None else options.beam, "batch": options.batch or 64, "progress": progress}
         how |= {"path": options.path, "tolerated": options.tolerated, "processes": processes}
-        report = model.evaluate(options.data, options.split, **how)
+        with keeping(options.out if processes.first else None, KeptCaptions) as answers:
+            report = model.evaluate(options.data, options.split, answers=answers, **how)
     if not processes.first:
         return
     figures: dict[str, Any] = report.figures | {"data": options.data, "split": options.split}
@@ -146,7 +152,7 @@ def evaluate_captions(options: EvaluateOptions, model: ReadyCaptioner, processes
 def evaluate_translations(options: EvaluateOptions, model: ReadyTranslator) -> None:
     """sacreBLEU's scores beside those of not reading the source and, if asked for, what the model says."""
     refuse(options, FOR_CLASSIFIERS, "classifiers; this model translates")
-    refuse(options, FOR_CAPTIONERS, "captioners; this model translates")
+    refuse(options, (*FOR_CAPTIONERS, "out"), "captioners; this model translates")
     with show_bar(options.model) as progress:
         how = {"beam": 5 if options.beam is None else options.beam, "batch": options.batch or 64}
         report = model.evaluate(options.data, options.split, progress=progress, **how)
@@ -178,8 +184,9 @@ def read_classes(path: Path | None) -> dict[str, str] | None:
 
 
 def name_task(options: EvaluateOptions, count: int) -> str:
+    which = f"all {count:,}" if options.split == "all" else f"the {count:,} {options.split}"
     how = {None: "", "knn": " by its features' neighbours", "linear": " by one layer on its features"}[options.probe]
-    return f"{options.model}{how} on the {count:,} {options.split} images of {options.data}"
+    return f"{options.model}{how} on {which} images of {options.data}"
 
 
 def tabulate_classes(report: ClassificationReport | MultiLabelReport, title: str) -> str:

@@ -123,6 +123,9 @@ class EvaluateOptions:
     probe: Literal["knn", "linear"] | None = None
     """Classifiers: leave out what it answers, and ask what its features say of the data's own classes, whatever they
     are: by the twenty nearest training images, or by one linear layer fitted to those."""
+    out: Path | None = None
+    """Write what is said of every image into this file (.csv, .jsonl, .parquet): its label and the probability of each
+    class, or its caption. After a kill the same command goes on there."""
     report: Path | None = None
     """Classifiers: write a page (.html) on every class, how sure it is and how often right, with its worst mistakes."""
     calibrate: bool = False
@@ -183,13 +186,16 @@ class CaptionOptions:
     model: Positional[str]
     """A run's folder, a saved folder, or the name of a shipped model."""
     images: Positional[tuple[str, ...]]
-    """Pictures (PNG, JPEG, WebP, GIF, BMP, TIFF, PPM, AVIF), folders of them, or patterns such as 'photos/*.jpg'."""
+    """Pictures (PNG, JPEG, WebP, GIF, BMP, TIFF, PPM or AVIF), folders of them, patterns such as 'photos/*.jpg', shards
+    (wds:SHARDS) or tables (hf:NAME)."""
     beam: int = 5
     """How many sentences are followed at a time."""
     n_best: int = 1
     """How many captions to give of each picture, best first."""
     json: bool = False
     """Print a JSON list."""
+    out: Path | None = None
+    """Write the captions into this file, a picture a line (.csv, .jsonl, .parquet); what it has already is left out."""
     figure: Path | None = None
     """Draw each word's attention over the picture into this file (.png, .svg, .pdf); numbered for several pictures."""
     layer: int | None = -1

@@ -166,6 +166,17 @@ class LazyImageSet:
         each = [None] * len(places) if views is None else views
         return Reading(self, places, each, out, self._decoders.begin(out, [self.items[i] for i in places], each))
 
+    def read_whole(self, indices: Tensor) -> tuple[UInt8[Tensor, "b c y x"], Tensor]:
+        """The images at these indices that can be read, and their indices: none stands in for another."""
+        places = torch.arange(len(self))[indices]
+        reading = self.begin(places)
+        kept = []
+        for place, failure in zip(places.tolist(), reading.failures(), strict=True):
+            kept.append(failure is None)
+            if failure is not None:
+                self._note(place, failure)
+        return reading.out[torch.tensor(kept)], places[torch.tensor(kept)]
+
     def close(self) -> None:
         """End the threads and processes; what is read later begins new ones."""
         if self._decoders is not None:
@@ -221,10 +232,13 @@ class Reading:
     out: Tensor
     parts: list[Future[Failures]]
 
+    def failures(self) -> Failures:
+        """Why each can't be read, when all are there."""
+        return [failure for part in self.parts for failure in part.result()]
+
     def finish(self) -> UInt8[Tensor, "b c y x"]:
         """All of them. Failures are met in the order of the images, so the same one is always first."""
-        failures = [failure for part in self.parts for failure in part.result()]
-        for row, failure in enumerate(failures):
+        for row, failure in enumerate(self.failures()):
             if failure is not None:
                 self.out[row] = self.images.replace(self.places[row], self.views[row], failure)
         return self.out

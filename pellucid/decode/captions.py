@@ -1,7 +1,7 @@
 """What a captioner says of pictures: sentences, how sure it is of each word, and where it looked as it said it."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -105,18 +105,30 @@ def caption_all(
     batch: int = 64,
     progress: Callable[[int, int], None] | None = None,
     processes: Processes | None = None,
+    known: Mapping[int, str] | None = None,
+    keep: Callable[[list[int], list[str]], None] | None = None,
 ) -> list[str]:
-    """The best caption of every image; progress is told how many are done, of how many. processes: share the work."""
+    """The best caption of every image; progress is told how many are done, of how many. processes: share the work.
 
-    def write(part: Tensor) -> list[str]:
-        return [best.text for best, *_ in write_captions(model, tokenizer, images.read(part), beam=beam)]
+    known: captions that are there already, by the places of the images; keep: is told of the others as they come. Both
+    are the first process's.
+    """
+    processes = processes or Processes()
+    texts = dict(processes.gather(known or {})[0])
 
-    texts: list[str] = []
-    for part in (processes or Processes()).share_work(torch.arange(len(images)).split(batch), write):
-        texts += part
+    def write(part: Tensor) -> tuple[list[int], list[str]]:
+        written = write_captions(model, tokenizer, images.read(part), beam=beam)
+        return part.tolist(), [best.text for best, *_ in written]
+
+    parts = [part for part in torch.arange(len(images)).split(batch) if any(i not in texts for i in part.tolist())]
+    for places, part in processes.share_work(parts, write):  # the same batches as ever
+        new = {place: text for place, text in zip(places, part, strict=True) if place not in texts}
+        texts |= new
+        if keep is not None:
+            keep(list(new), list(new.values()))
         if progress is not None:
             progress(len(texts), len(images))
-    return texts
+    return [texts[place] for place in range(len(images))]
 
 
 def maps_of_words(

@@ -3,8 +3,8 @@
 import time
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Protocol
 
 import torch
 import torch.nn.functional as F
@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from pellucid.config import finite
 from pellucid.data.augment import Normalise
-from pellucid.evaluation.asking import ask
+from pellucid.evaluation.asking import ask, log_odds
 from pellucid.evaluation.multilabel import MultiLabelReport, binary_entropy
 from pellucid.layers.modes import evaluating
 from pellucid.processes import Processes
@@ -77,9 +77,7 @@ class ClassificationReport:
         >>> ClassificationReport(torch.eye(3), torch.arange(3), 0.0, 1.0, ("crane", "dog", "crane")).classes
         ('crane (0)', 'dog', 'crane (2)')
         """
-        names = self.names or tuple(map(str, range(self.probabilities.shape[1])))
-        times = Counter(names)
-        return tuple(f"{name} ({i})" if times[name] > 1 else name for i, name in enumerate(names))
+        return distinct(self.names or tuple(map(str, range(self.probabilities.shape[1]))))
 
     @property
     def figures(self) -> dict[str, Any]:
@@ -108,20 +106,108 @@ class ClassificationReport:
         return (gap.abs().sum() / len(confidence)).item()
 
 
+def distinct(names: Sequence[str]) -> tuple[str, ...]:
+    """Names with a number where one is used more than once."""
+    times = Counter(names)
+    return tuple(f"{name} ({i})" if times[name] > 1 else name for i, name in enumerate(names))
+
+
+class Answers(Protocol):
+    """Where answers to images are kept as they come, so that an evaluation goes on after a kill."""
+
+    def begin(self, images: Any, labels: Tensor, names: Sequence[str]) -> dict[int, list[float]]:
+        """What there is already, by the places of the images."""
+        ...
+
+    def add(self, places: Tensor, probabilities: Tensor) -> None: ...
+
+    def check_same(self, place: int, probabilities: Tensor) -> None:
+        """A sentence if what is kept of an image is another model's answer."""
+        ...
+
+
+@torch.no_grad()
 def evaluate_together(
-    model: nn.Module, images: Any, normalise: Normalise, processes: Processes, *, labels: Tensor, batch: int, **how: Any
+    model: nn.Module,
+    images: Any,
+    normalise: Normalise,
+    processes: Processes,
+    *,
+    labels: Tensor,
+    batch: int,
+    names: Sequence[str] = (),
+    answers: Answers | None = None,
+    **how: Any,
 ) -> ClassificationReport | MultiLabelReport:
-    """As `evaluate_classifier`, each process its share of the batches: the same ones, so the same answers."""
+    """As `evaluate_classifier`, each process its share of the batches: the same ones, so the same answers.
 
-    def evaluate(part: Tensor) -> ClassificationReport | MultiLabelReport:
-        report = evaluate_classifier(model, images.subset(part), normalise, labels=labels[part], batch=batch, **how)
-        return replace(report, images=None)
-
+    answers: of the first process; those that it has are not asked for again.
+    """
     started = time.perf_counter()
-    reports = list(processes.share_work(torch.arange(len(images)).split(batch), evaluate))
-    whole = {name: torch.cat([getattr(each, name) for each in reports]) for name in ("probabilities", "labels")}
-    loss = sum(each.loss * len(each.labels) for each in reports) / max(1, len(images))
-    return replace(reports[0], **whole, loss=loss, seconds=time.perf_counter() - started, images=images)
+    known: dict[int, list[float]] = processes.gather(answers.begin(images, labels, names) if answers else {})[0]
+    if known:
+        place = next(iter(known))
+        (again, *_) = answer(model, images, normalise, torch.tensor([place]), labels, **how)
+        if answers is not None and len(again):
+            answers.check_same(place, again[0])
+    found = [(torch.tensor(each)[None], torch.tensor([place])) for place, each in known.items()]
+    is_left = torch.tensor([place not in known for place in range(len(images))])
+    parts = [part for part in torch.arange(len(images)).split(batch) if is_left[part].any()]  # the same batches as ever
+    for probabilities, places in processes.share_work(
+        parts, lambda part: answer(model, images, normalise, part, labels, **how)[:2]
+    ):
+        new = is_left[places]
+        found.append((probabilities[new], places[new]))
+        if answers is not None:
+            answers.add(places[new], probabilities[new])
+    probabilities, places = (torch.cat(each) for each in zip(*found, strict=True))
+    order = places.argsort()
+    probabilities, places = probabilities[order], places[order]
+    check_read(images, len(images) - len(places))
+    truth = labels[places]
+    several = labels.ndim == 2
+    losses = losses_of(log_odds(probabilities, several), truth)
+    kind = MultiLabelReport if several else ClassificationReport
+    seconds = time.perf_counter() - started
+    return kind(probabilities, truth, losses.mean().item(), seconds, tuple(names), subset(images, places))
+
+
+def check_read(images: Any, count: int) -> None:
+    """A sentence if too many images can't be read, whichever process met them."""
+    unreadable = getattr(images, "unreadable", None)
+    if unreadable is not None and count > unreadable.tolerated * len(images):
+        raise ValueError(
+            f"{count} of {len(images)} images can't be read, more than {100 * unreadable.tolerated:g}%; mend or remove "
+            "them, or tolerate more of them (tolerated)"
+        )
+
+
+def subset(images: Any, places: Tensor) -> Any:
+    return images if len(places) == len(images) else images.subset(places)
+
+
+def losses_of(logits: Tensor, labels: Tensor) -> Tensor:
+    return binary_entropy(logits, labels) if labels.ndim == 2 else F.cross_entropy(logits, labels, reduction="none")
+
+
+def answer(
+    model: nn.Module,
+    images: Any,
+    normalise: Normalise,
+    part: Tensor,
+    truth: Tensor,
+    *,
+    device: torch.device | str = "cpu",
+    temperature: float = 1.0,
+    views: int = 1,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Probabilities of the images at these places that can be read, their places, and each one's loss."""
+    pixels, places = images.read_whole(part) if hasattr(images, "read_whole") else (images.read(part), part)
+    several = truth.ndim == 2
+    with evaluating(model):
+        logits = ask(model, pixels.to(device), normalise, several=several, temperature=temperature, views=views)
+        losses = losses_of(logits, truth[places].to(device))
+        return (logits.sigmoid() if several else logits.softmax(-1)).cpu(), places, losses.cpu()
 
 
 @torch.no_grad()
@@ -140,8 +226,8 @@ def evaluate_classifier(
 ) -> ClassificationReport | MultiLabelReport:
     """The model's answers to all images, or to one process's share (rank, world) of them; normalisation alone.
 
-    Labels (n classes) say of each class whether it is true; then each has a probability of its own. temperature, views:
-    as `ask` takes them.
+    Images that can't be read are left out, and named in the log. Labels (n classes) say of each class whether it is
+    true; then each has a probability of its own. temperature, views: as `ask` takes them.
 
     >>> import torch
     >>> from torch import nn
@@ -153,21 +239,12 @@ def evaluate_classifier(
     0.5
     """
     truth: Tensor = images.labels if labels is None else labels
-    indices = torch.arange(share[0], len(images), share[1])
     started = time.perf_counter()
-    probabilities, losses = [], []
-    several = truth.ndim == 2
-    how = {"several": several, "temperature": temperature, "views": views}
-    with evaluating(model):
-        for part in indices.split(batch):
-            logits = ask(model, images.read(part).to(device), normalise, **how)
-            true = truth[part].to(device)
-            losses.append(
-                binary_entropy(logits, true).sum() if several else F.cross_entropy(logits, true, reduction="sum")
-            )
-            probabilities.append(logits.sigmoid() if several else logits.softmax(-1))
-        answers = torch.cat(probabilities).cpu()
+    how = {"device": device, "temperature": temperature, "views": views}
+    parts = torch.arange(share[0], len(images), share[1]).split(batch)
+    found = [answer(model, images, normalise, part, truth, **how) for part in parts]
+    probabilities, places, losses = (torch.cat(each) for each in zip(*found, strict=True))
     seconds = time.perf_counter() - started
-    loss = torch.stack(losses).sum().item() / max(1, len(indices))
-    kind = MultiLabelReport if several else ClassificationReport
-    return kind(answers, truth[indices], loss, seconds, tuple(names), images if share == (0, 1) else None)
+    kind = MultiLabelReport if truth.ndim == 2 else ClassificationReport
+    seen = subset(images, places) if share == (0, 1) else None
+    return kind(probabilities, truth[places], losses.mean().item(), seconds, tuple(names), seen)

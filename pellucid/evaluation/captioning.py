@@ -2,10 +2,10 @@
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -73,6 +73,20 @@ class CaptioningReport:
         path.write_text(json.dumps(results, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
 
 
+class CaptionAnswers(Protocol):
+    """Where captions are kept as they come, so that an evaluation goes on after a kill."""
+
+    def begin(self, names: Sequence[str]) -> dict[int, str]:
+        """What there is already, by the places of the images."""
+        ...
+
+    def add(self, places: list[int], captions: list[str]) -> None: ...
+
+    def check_same(self, place: int, caption: str) -> None:
+        """A sentence if what is kept of an image is another model's caption."""
+        ...
+
+
 def evaluate_captioner(
     model: Captioner,
     tokenizer: CaptionTokenizer,
@@ -84,11 +98,12 @@ def evaluate_captioner(
     batch: int = 64,
     progress: Callable[[int, int], None] | None = None,
     processes: Processes | None = None,
+    answers: CaptionAnswers | None = None,
 ) -> CaptioningReport:
     """Caption all images, and compare with what people said, and with what is said without looking.
 
     training: captions among which the best fixed one is searched for; those of the images unless given.
-    processes: write the captions together.
+    processes: write the captions together. answers: where they are kept as they come; those that are there stay.
     others: scenes, none of `images`, on which it is chosen which map points best.
 
     >>> import pellucid
@@ -100,7 +115,12 @@ def evaluate_captioner(
     4
     """
     started = time.perf_counter()
-    how = {"beam": beam, "batch": batch, "progress": progress, "processes": processes}
+    how: dict[str, Any] = {"beam": beam, "batch": batch, "progress": progress, "processes": processes}
+    if answers is not None:
+        how |= {"known": (known := answers.begin(images.ids)), "keep": answers.add}
+        for place in list(known)[:1]:
+            pixels = images.images.read(torch.tensor([place]))
+            answers.check_same(place, write_captions(model, tokenizer, pixels, beam=beam)[0][0].text)
     captions = caption_all(model, tokenizer, images.images, **how)
     seconds = time.perf_counter() - started
     blank = write_captions(model, tokenizer, PictureReader.of(model.config.encoder).blank()[None], beam=beam)[0][0].text

@@ -11,7 +11,7 @@ from pellucid.data.lazy import TOLERATED
 from pellucid.data.reader import Picture
 from pellucid.data.tokenizer import CaptionTokenizer
 from pellucid.decode.captions import Caption, write_captions
-from pellucid.evaluation.captioning import CaptioningReport, evaluate_captioner
+from pellucid.evaluation.captioning import CaptionAnswers, CaptioningReport, evaluate_captioner
 from pellucid.explain.maps import Map, Method
 from pellucid.explain.trace import USUAL_METHODS, Trace, trace_caption
 from pellucid.explain.words import explain_caption
@@ -105,13 +105,16 @@ class ReadyCaptioner(ReadyModel):
         progress: Callable[[int, int], None] | None = None,
         tolerated: float = TOLERATED,
         processes: Processes | None = None,
+        answers: CaptionAnswers | None = None,
     ) -> CaptioningReport:
         """Its scores beside those of not looking, on `scenes`, captions at a path, or a set of them.
 
         path: where the images lie that captions speak of, if not beside them. tolerated: the share of images, and of
-        captions, that may be unusable. processes: that write the captions together.
+        captions, that may be unusable. processes: that write the captions together. answers: where they are kept as
+        they come.
         """
         how: dict[str, Any] = {"beam": beam, "batch": batch, "progress": progress, "processes": processes}
+        how |= {"answers": answers}
         if beam < 1:
             raise ValueError(f"--beam is {beam}; expected one or more")
         if self.reader.channels != 3:

@@ -15,7 +15,7 @@ from pellucid.data.lazy import TOLERATED
 from pellucid.data.own import as_image_set
 from pellucid.data.reader import Picture
 from pellucid.data.sources import DataConfig, load_split, split_own
-from pellucid.evaluation.accuracy import ClassificationReport, evaluate_classifier, evaluate_together
+from pellucid.evaluation.accuracy import Answers, ClassificationReport, evaluate_classifier, evaluate_together
 from pellucid.evaluation.asking import ask, fit_temperature, log_odds
 from pellucid.evaluation.labels import relabel
 from pellucid.evaluation.multilabel import MultiLabelReport
@@ -147,6 +147,7 @@ class ReadyClassifier(ReadyModel):
         tolerated: float = TOLERATED,
         views: int = 1,
         processes: Processes | None = None,
+        answers: Answers | None = None,
     ) -> ClassificationReport | MultiLabelReport:
         """How often it is right, class by class, on images by name (`cifar10`, `folder:PATH`, …), or on any dataset.
 
@@ -154,7 +155,7 @@ class ReadyClassifier(ReadyModel):
         those, its validation and test images are the ones that it held out.
         classes: what the model calls classes that the data has other names for, as {"robin": "bird"}.
         tolerated: the share of images that may be unreadable. views: of each, as `predict` takes them.
-        processes: that share the work; each gets the whole answer.
+        processes: that share the work; each gets the whole answer. answers: where they are kept as they come.
         """
         if isinstance(data, (str, DataConfig)):
             images = load_split(self._data(data, path, tolerated), split, self.held_out)
@@ -169,8 +170,11 @@ class ReadyClassifier(ReadyModel):
         labels = relabel(images, self.looks.labels, self.looks.classes, classes)
         how = {"device": self.device, "batch": batch, "names": self.labels, "views": views}
         how["temperature"] = self.temperature
-        if processes is not None and processes.world > 1:
-            return evaluate_together(self.model, images, self.reader.normalise, processes, labels=labels, **how)
+        if answers is not None or (processes is not None and processes.world > 1):
+            how |= {"answers": answers}
+            return evaluate_together(
+                self.model, images, self.reader.normalise, processes or Processes(), labels=labels, **how
+            )
         return evaluate_classifier(self.model, images, self.reader.normalise, labels=labels, **how)
 
     def probe(

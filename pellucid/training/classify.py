@@ -146,9 +146,10 @@ class Classification(OnPictures):
             )
         if isinstance(report, MultiLabelReport):
             return self.join(report)
-        figures = torch.tensor([report.top1, report.loss], device=self.device, dtype=torch.float64)
-        figures *= len(report.labels) * world / len(self.held_out)
-        top1, loss = self.processes.mean(figures).tolist()
+        count = len(report.labels)
+        shares = [count * report.top1, count * report.loss, count] if count else [0, 0, 0]
+        figures = self.processes.mean(torch.tensor(shares, device=self.device, dtype=torch.float64))
+        top1, loss = (figures[:2] / figures[2]).tolist()
         return {"top1": top1, "loss": loss}
 
     def join(self, mine: MultiLabelReport) -> dict[str, float]:
