@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
 from jaxtyping import Float
 from torch import Tensor
 
@@ -15,6 +16,7 @@ from pellucid.data.decoding import Item
 from pellucid.data.images import decode, probe
 from pellucid.decode.captions import Caption
 from pellucid.devices import pick_device
+from pellucid.explain.words import Unsaid, spell
 from pellucid.models.captioner import Captioner
 from pellucid.processes import Processes, joined
 from pellucid.ready import ReadyCaptioner, load_captioner
@@ -43,6 +45,8 @@ def caption(options: CaptionOptions) -> None:
     device = pick_device(options.device)
     model = load_captioner(options.model, device)
     check_layer_and_head(model.model, options.layer, options.head)
+    for word in options.about:
+        spell(word, model.tokenizer)
     with joined(device) as processes:
         if options.out:
 
@@ -64,20 +68,26 @@ def _caption_all(
         part = paths[start : start + CAPTION_BATCH]
         read = next(read_pictures(part, model, len(part), None if len(paths) == 1 else say), [])
         pixels = [each.pixels for each in read]
-        captions = model.caption(pixels, options.beam, options.n_best, attention=drawn) if read else []
+        how: dict[str, Any] = {"attention": drawn, "different": options.different}
+        captions = model.caption(pixels, options.beam, options.n_best, **how) if read else []
         return [(start + number, path, best) for (number, path, _), best in zip(read, captions, strict=True)]
 
-    drawn = options.figure is not None
+    drawn = options.figure is not None and not options.about
     for answers in processes.share_work(range(0, len(paths), CAPTION_BATCH), write):
         for number, path, best in answers:
             listed.append({"image": name_of(path), "captions": [each.to_json() for each in best]})
             if not processes.first:
                 continue
+            unsaid = [model.look_for(path, word, caption=best[0].text or None) for word in options.about]
+            listed[-1] |= {"about": [each.to_json() for each in unsaid]} if unsaid else {}
             if not options.json:
-                print(describe_captions(name_of(path), best), flush=True)
+                print("\n".join([describe_captions(name_of(path), best), *map(describe_unsaid, unsaid)]), flush=True)
             if options.figure is not None:
                 place = number_file(options.figure, number, len(paths))
-                save_figure(draw_attention(model, path, best[0], options.layer, options.head), place)
+                if unsaid:
+                    save_figure(draw_unsaid(model, path, unsaid), place)
+                else:
+                    save_figure(draw_attention(model, path, best[0], options.layer, options.head), place)
                 if not options.json:
                     print(f"figure: {place}")
     if options.json and processes.first:
@@ -86,10 +96,31 @@ def _caption_all(
 
 
 def describe_captions(name: str, best: list[Caption]) -> str:
-    """The caption, or the best ones with their score, the log-probability of a token."""
+    """The caption, or the best ones with their score, the log-probability of a token; and whether it is unsure."""
     if len(best) == 1:
-        return f"{name}  {best[0]}"
-    return "\n".join([name, *(f"  {each.score:8.3f}  {each}" for each in best)])
+        return f"{name}  {best[0]}{describe_doubt(best[0])}"
+    return "\n".join([name, *(f"  {each.score:8.3f}  {each}{describe_doubt(each)}" for each in best)])
+
+
+def describe_doubt(caption: Caption) -> str:
+    """How much of an unsure caption is likely to be right, to stand behind it; nothing of a sure one.
+
+    >>> said = torch.tensor([6, 12])
+    >>> describe_doubt(Caption("a dog", ("a", "dog"), -2.0, -1.0, (), said, -said.float(), expected=0.38))
+    '  (unsure: people would say about 4 in 10 of these words)'
+    """
+    if not caption.unsure or caption.expected is None:
+        return ""
+    return f"  (unsure: people would say about {10 * caption.expected:.0f} in 10 of these words)"
+
+
+def describe_unsaid(unsaid: Unsaid) -> str:
+    """How likely a word would have been, and whether that is the picture's doing."""
+    place = f"after {' '.join(unsaid.after[-3:])!r}" if unsaid.after else "as the first word"
+    return (
+        f"  {unsaid.word}: {unsaid.probability:.2%} {place}, {unsaid.gain:.3g} times what it would be "
+        "without the picture"
+    )
 
 
 def check_layer_and_head(model: Captioner, layer: int | None, head: int | None) -> None:
@@ -105,19 +136,35 @@ def check_layer_and_head(model: Captioner, layer: int | None, head: int | None) 
 def draw_attention(model: ReadyCaptioner, path: Path, best: Caption, layer: int | None, head: int | None) -> Any:
     """The picture once for each word, with the attention of one head, or of the mean of several, over it."""
     assert best.attention is not None
+    maps, name = _choose_map(best.attention, layer, head)
+    title = f"{best}\ncross-attention of {name}"
+    return _draw(model, path, best.words, best.probabilities, maps, title)
+
+
+def draw_unsaid(model: ReadyCaptioner, path: Path, unsaid: Sequence[Unsaid]) -> Any:
+    """The picture once for each word that was asked about, with where it would look for it."""
+    registers = model.model.config.encoder.registers
+    maps = torch.stack([each.map.values / each.map.values.sum().clamp(min=1e-12) for each in unsaid])
+    words, shares = [each.word for each in unsaid], [each.probability for each in unsaid]
+    title = "where it would look for words that it needn't have said\ngradient-weighted attention, as shares"
+    return _draw(model, path, words, shares, maps[:, registers:].unflatten(1, model.model.grid), title)
+
+
+def _draw(
+    model: ReadyCaptioner,
+    path: Path,
+    words: Sequence[str],
+    shares: Sequence[float],
+    maps: Float[Tensor, "words rows columns"],
+    title: str,
+) -> Any:
     header = probe(path)
     scale = min(1.0, LONGER_SIDE / max(header.height, header.width))
     size = (max(1, round(scale * header.height)), max(1, round(scale * header.width)))
-    maps, name = _choose_map(best.attention, layer, head)
     rows, columns = model.model.grid
-    return caption_figure(
-        decode(path, size=size, channels=model.reader.channels, fit="stretch"),
-        best.words,
-        best.probabilities,
-        maps,
-        tokens=rows * columns + model.model.config.encoder.registers,
-        title=f"{best}\ncross-attention of {name}",
-    )
+    picture = decode(path, size=size, channels=model.reader.channels, fit="stretch")
+    tokens = rows * columns + model.model.config.encoder.registers
+    return caption_figure(picture, words, shares, maps, tokens=tokens, title=title)
 
 
 def _choose_map(

@@ -27,7 +27,7 @@ from pellucid.views.mistakes import write_report
 from pellucid.views.training import confusion_figure
 
 FOR_CAPTIONERS = ("captions", "examples", "meteor", "spice")
-FOR_CLASSIFIERS = ("confusion", "classes", "report", "calibrate", "probe")
+FOR_CLASSIFIERS = ("confusion", "classes", "report", "probe")
 FOR_ANSWERS = ("classes", "calibrate", "out")
 SPLITS = ("test", "validation", "train", "all")
 NAMES = ("BLEU-1", "BLEU-2", "BLEU-3", "BLEU-4", "ROUGE-L", "CIDEr-D")
@@ -119,6 +119,8 @@ def evaluate_captions(options: EvaluateOptions, model: ReadyCaptioner, processes
     official = [name for name in jars.JAVA_METRICS if getattr(options, name)]
     for name in official:
         jars.find_jar(name)
+    if options.calibrate:
+        learn_doubt(options, model, processes)
     with show_bar(options.model) as progress:
         how = {"beam": 5 if options.beam is None else options.beam, "batch": options.batch or 64, "progress": progress}
         how |= {"path": options.path, "tolerated": options.tolerated, "processes": processes}
@@ -149,9 +151,21 @@ def evaluate_captions(options: EvaluateOptions, model: ReadyCaptioner, processes
         raise failure
 
 
+def learn_doubt(options: EvaluateOptions, model: ReadyCaptioner, processes: Processes) -> None:
+    if processes.world > 1:
+        raise ValueError("--calibrate is for one process; leave out torchrun")
+    if model.folder is None:
+        raise ValueError("--calibrate keeps what it finds with a run; this model is none")
+    how = {"path": options.path, "beam": 5 if options.beam is None else options.beam, "batch": options.batch or 64}
+    doubt = model.learn_doubt(options.data, options.split, **how)
+    if not options.json:
+        low, high = (f"{share:.0%}" for share in (doubt.said[0], doubt.said[-1]))
+        print(f"of the captions it is least sure of people say {low} of the words, of the surest {high}\n")
+
+
 def evaluate_translations(options: EvaluateOptions, model: ReadyTranslator) -> None:
     """sacreBLEU's scores beside those of not reading the source and, if asked for, what the model says."""
-    refuse(options, FOR_CLASSIFIERS, "classifiers; this model translates")
+    refuse(options, (*FOR_CLASSIFIERS, "calibrate"), "classifiers and captioners; this model translates")
     refuse(options, (*FOR_CAPTIONERS, "out"), "captioners; this model translates")
     with show_bar(options.model) as progress:
         how = {"beam": 5 if options.beam is None else options.beam, "batch": options.batch or 64}

@@ -129,7 +129,8 @@ class EvaluateOptions:
     report: Path | None = None
     """Classifiers: write a page (.html) on every class, how sure it is and how often right, with its worst mistakes."""
     calibrate: bool = False
-    """Classifiers that are runs: make it as sure as it is right on these images, for good; not on test images."""
+    """Runs: make a classifier as sure as it is right on these images, or find out how much of a captioner's words
+    people say, by how sure it is of them; for good, and not on test images."""
     confusion: Path | None = None
     """Draw a classifier's confusion matrix into this file (.png, .svg, .pdf)."""
     beam: int | None = None
@@ -192,6 +193,11 @@ class CaptionOptions:
     """How many sentences are followed at a time."""
     n_best: int = 1
     """How many captions to give of each picture, best first."""
+    different: bool = False
+    """Give captions that name different things, not the same ones in other words; a wider beam is searched for them."""
+    about: tuple[str, ...] = ()
+    """Words that it needn't have said: how likely each would be, with this picture and without, and with --figure where
+    it would look."""
     json: bool = False
     """Print a JSON list."""
     out: Path | None = None

@@ -26,7 +26,8 @@ class Caption:
     log_prob: of the whole sentence, its end included. score: what it was chosen by. word_log_probs: of each word, its
     pieces together. tokens, token_log_probs: the pieces themselves; the end is left out, unless nothing else is said.
     attention (layers heads words rows columns): the weights of the patches as each word was said, the mean of its
-    pieces; where the picture has other tokens too, they have the rest.
+    pieces; where the picture has other tokens too, they have the rest. expected: the share of its words that people
+    would say, too, as held-out captions of such a score tell; None where that wasn't measured.
     """
 
     text: str
@@ -37,6 +38,7 @@ class Caption:
     tokens: Int[Tensor, " t"] = field(repr=False)
     token_log_probs: Float[Tensor, " t"] = field(repr=False)
     attention: Tensor | None = field(default=None, repr=False)
+    expected: float | None = None
 
     def __str__(self) -> str:
         return self.text
@@ -46,6 +48,11 @@ class Caption:
         """Of each word, the words before it given."""
         return tuple(math.exp(log_prob) for log_prob in self.word_log_probs)
 
+    @property
+    def unsure(self) -> bool:
+        """Whether most of its words are likely to be wrong."""
+        return self.expected is not None and self.expected < 0.5
+
     def to_json(self) -> dict[str, Any]:
         """The probability of each word, and of the whole sentence with its end."""
         words = zip(self.words, self.probabilities, strict=True)
@@ -53,6 +60,8 @@ class Caption:
             "caption": self.text,
             "log_prob": self.log_prob,
             "score": self.score,
+            "expected": self.expected,
+            "unsure": self.unsure,
             "words": [{"word": word, "probability": share} for word, share in words],
         }
 

@@ -7,7 +7,7 @@ from pellucid.explain.heads import CaptionHealth, LayerReport, caption_health, r
 from pellucid.explain.maps import METHODS, Look, Map, Method
 from pellucid.explain.timelapse import Moment, timelapse, timelapse_caption
 from pellucid.explain.trace import Layer, SeenPicture, Stream, Trace, trace, trace_caption
-from pellucid.explain.words import WordLook, explain_caption
+from pellucid.explain.words import Unsaid, WordLook, explain_caption, explain_word
 
 __all__ = [
     "METHODS",
@@ -22,11 +22,13 @@ __all__ = [
     "SeenPicture",
     "Stream",
     "Trace",
+    "Unsaid",
     "WordLook",
     "ablate",
     "caption_health",
     "explain",
     "explain_caption",
+    "explain_word",
     "faithfulness",
     "report_heads",
     "timelapse",

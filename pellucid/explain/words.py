@@ -2,12 +2,15 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int, UInt8
 from torch import Tensor
 
-from pellucid.data.tokenizer import START, CaptionTokenizer
+from pellucid.data.reader import PictureReader
+from pellucid.data.tokenizer import END, START, UNKNOWN, CaptionTokenizer
 from pellucid.decode.captions import write_captions
 from pellucid.explain import chains
 from pellucid.explain.chains import WhichHead
@@ -128,6 +131,96 @@ def explain_caption(
         end = len(labels) - 1
         maps = [look.map(method, word, **how, last=word == end)[0] for word in range(len(labels))]
     return tuple(Map(method, label, word, maps[word]) for word, label in enumerate(labels))
+
+
+@dataclass(frozen=True, eq=False)
+class Unsaid:
+    """A word that a captioner needn't have said of a picture, at the place of its caption where it would be likeliest.
+
+    after: the words before that place. probability: of the word there. blank: of the same words and a picture without
+    content: what the sentence alone suggests.
+    """
+
+    word: str
+    after: tuple[str, ...]
+    probability: float
+    blank: float
+    map: Map
+    """Where it would look for the word."""
+
+    @property
+    def gain(self) -> float:
+        """How many times likelier the picture makes it; less than one, and the picture speaks against it."""
+        return self.probability / max(self.blank, 1e-12)
+
+    def to_json(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in ("word", "after", "probability", "blank", "gain")}
+
+
+def explain_word(
+    model: Captioner,
+    tokenizer: CaptionTokenizer,
+    image: UInt8[Tensor, "c y x"],
+    word: str,
+    method: Method = "gradient",
+    *,
+    caption: str | None = None,
+    beam: int = 5,
+) -> Unsaid:
+    """Where a captioner would look for a word that it didn't say, at the place of its caption where that fits best.
+
+    caption: to be read instead of its own. A word in pieces has the mean of their maps.
+
+    >>> import torch, pellucid
+    >>> speaker = pellucid.load("captioner-scenes")
+    >>> unsaid = explain_word(speaker.model, speaker.tokenizer, torch.zeros(3, 48, 48, dtype=torch.uint8), "ring")
+    >>> unsaid.word, 0 < unsaid.probability < 1, len(unsaid.map.values)
+    ('ring', True, 64)
+    """
+    forced = spell(word, tokenizer)
+    with evaluating(model):
+        reader = PictureReader.of(model.config.encoder)
+        pixels = pixels_of(image[None], model.encoder)
+        if caption is None:
+            said = write_captions(model, tokenizer, image[None], beam=beam)[0][0].tokens
+        else:
+            said = _tokens_of(caption, tokenizer, model)[0]
+        said = said[said != END][: model.config.max_length - 1 - len(forced)].cpu()
+        with torch.no_grad():
+            context = model.encode(torch.cat([pixels, reader.prepare(reader.blank()[None], model).to(pixels)]))
+            rows = [torch.cat([said.new_tensor([START]), said[:place], forced]) for place in range(len(said) + 1)]
+            log_probs = torch.stack([_force(model, context, row, len(forced)) for row in rows])
+        place = int(log_probs[:, 0].argmax())
+        tokens = torch.cat([said[:place], forced])[None].to(pixels.device)
+        look = WordLook.of(model, pixels, tokens, gradients=needs_gradient([method]))
+        maps = [look.map(method, place + i, last=i == len(forced) - 1)[0] for i in range(len(forced))]
+    after = tuple(before for before, _ in tokenizer.words(said[:place]))
+    seen, blank = (float(value) for value in log_probs[place].exp())
+    return Unsaid(word, after, seen, blank, Map(method, word, place, torch.stack(maps).mean(0)))
+
+
+def spell(word: str, tokenizer: CaptionTokenizer) -> Int[Tensor, " t"]:
+    """The pieces of one word that the captioner can say; a sentence for any other."""
+    pieces = tokenizer.encode(word)
+    if UNKNOWN in pieces or len(tokenizer.words(pieces)) != 1:
+        raise ValueError(f"{word!r} is no word that this captioner knows; {_name_near(word, tokenizer)}")
+    return torch.tensor(pieces)
+
+
+def _force(
+    model: Captioner, context: Float[Tensor, "b s d"], row: Int[Tensor, " t"], count: int
+) -> Float[Tensor, " b"]:
+    """The log-probability of the last tokens of a row, all that is before them given, for each context."""
+    read = row[:-1].to(context.device).expand(len(context), -1)
+    log_probs = model.decode(read, context)[:, -count:].float().log_softmax(-1)
+    return log_probs.gather(2, row[-count:].to(context.device).expand(len(context), -1)[..., None]).sum((1, 2))
+
+
+def _name_near(word: str, tokenizer: CaptionTokenizer) -> str:
+    """Words that are spelled alike, or how many there are."""
+    known = [each for each in tokenizer.tokenizer.get_vocab() if not each.startswith("<")]
+    near = get_close_matches(word.lower(), known, 3)
+    return f"it knows {', '.join(near)}" if near else f"it knows {len(known):,} others, and none like it"
 
 
 def piece_labels(tokenizer: CaptionTokenizer, tokens: Sequence[int]) -> tuple[str, ...]:

@@ -101,6 +101,11 @@ class OneCaption(BaseModel):
     caption: str
     log_prob: Annotated[float, Field(description="Of the whole sentence, its end included.")]
     score: Annotated[float, Field(description="What it was chosen by.")]
+    expected: Annotated[
+        float | None,
+        Field(description="The share of its words that people would say, too, if that was measured for this model."),
+    ]
+    unsure: Annotated[bool, Field(description="Whether most of its words are likely to be wrong.")]
     words: list[SpokenWord]
 
 

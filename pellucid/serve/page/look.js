@@ -208,8 +208,13 @@ function caption(said) {
   return [
     make("p", { className: "sentence" }, said.caption),
     make("ol", { className: "words", "aria-label": "Words with their probabilities" }, ...words),
-    make("p", { className: "caption" }, `Probability of the whole sentence: ${percent(Math.exp(said.log_prob))}.`),
+    make("p", { className: "caption" }, `Probability of the whole sentence: ${percent(Math.exp(said.log_prob))}.${doubt(said)}`),
   ];
+}
+
+/** What is to be said of a sentence that the model is unsure of. */
+function doubt({ unsure, expected }) {
+  return unsure ? ` It is unsure: people would say about ${Math.round(10 * expected)} in 10 of these words.` : "";
 }
 
 function classes(model, found) {
