@@ -90,6 +90,7 @@ class ReadyClassifier(ReadyModel):
 
     def probabilities(self, pixels: UInt8[Tensor, "b c y x"], views: int = 1) -> Float[Tensor, "b classes"]:
         """Of all classes, picture by picture; they add up to one unless several may be true."""
+        self._check_answers()
         with evaluating(self.model):
             several = self.looks.multi_label
             how = {"several": several, "temperature": self.temperature, "views": views}
@@ -157,6 +158,7 @@ class ReadyClassifier(ReadyModel):
         tolerated: the share of images that may be unreadable. views: of each, as `predict` takes them.
         processes: that share the work; each gets the whole answer. answers: where they are kept as they come.
         """
+        self._check_answers()
         if isinstance(data, (str, DataConfig)):
             images = load_split(self._data(data, path, tolerated), split, self.held_out)
         else:
@@ -205,6 +207,13 @@ class ReadyClassifier(ReadyModel):
         self._check_channels(images)
         how = {"kind": kind, "device": self.device, "batch": batch}
         return probe(self.model, train, images, self.reader.normalise, **how)
+
+    def _check_answers(self) -> None:
+        if isinstance(self.run, ClassifierRun) and self.run.pairs.weight == 1:
+            raise ValueError(
+                "the run learned without labels and has no answers; ask its features (evaluate … --probe knn), "
+                "or begin with it (--start)"
+            )
 
     def _check_channels(self, images: Any) -> None:
         if images.shape[0] != self.reader.channels:

@@ -187,6 +187,23 @@ class Distil:
 
 
 @dataclass(frozen=True)
+class Pairs:
+    """Learning from pictures alone: two views of each, augmented by different draws, must find each other among those
+    of all pictures of the step (Chen et al. 2020)."""
+
+    weight: float = 0.0
+    """Share of the loss, 0…1; the labels have the rest. With 1 labels are not looked at."""
+    temperature: float = 0.1
+    """What cosines are divided by: the lower, the more the most alike of the others count."""
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.weight <= 1:
+            raise ValueError(f"pairs.weight is {self.weight}; expected a share, 0…1")
+        if not 0 < self.temperature < math.inf:
+            raise ValueError(f"pairs.temperature is {self.temperature}; expected a number above zero")
+
+
+@dataclass(frozen=True)
 class ClassifierRun(PictureRun):
     """One training run of a classifier, from data to weights.
 
@@ -204,6 +221,8 @@ class ClassifierRun(PictureRun):
     """On which images."""
     distil: Distil = field(default_factory=Distil)
     """Another model to learn from."""
+    pairs: Pairs = field(default_factory=Pairs)
+    """Learning from the pictures alone, with or without labels."""
     balance: Balance = "none"
     """For classes of different sizes: give the images of small ones more weight in the loss (weights), or show those of
     every class equally often (sampling)."""
@@ -214,6 +233,14 @@ class ClassifierRun(PictureRun):
         super().__post_init__()
         if self.balance not in get_args(Balance):
             raise ValueError(f"balance is {self.balance!r}; expected one of {', '.join(map(repr, get_args(Balance)))}")
+        if self.pairs.weight and (self.augment.mixup or self.augment.cutmix):
+            raise ValueError("pairs are of whole pictures; leave mixup and cutmix at 0 (--augment.cutmix 0)")
+        still = replace(Augment(), crop_fill=self.augment.crop_fill)
+        if self.pairs.weight and (self.augment == still or self.data.zoom_into == "original"):
+            raise ValueError(
+                "pairs are views that differ, of the image as it was brought to its size: give an augmentation, as "
+                "--augment.zoom 0.3, and leave data.zoom_into at 'image'"
+            )
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from pellucid.data.augment import augment
+from pellucid.data.augment import Augmented, augment
 from pellucid.data.division import HeldOut
 from pellucid.data.images import Size
 from pellucid.data.listings import Images
@@ -18,14 +18,18 @@ from pellucid.data.loader import Share
 from pellucid.data.sources import Splits, load_images, split_own, statistics
 from pellucid.evaluation.accuracy import evaluate_classifier
 from pellucid.evaluation.multilabel import MultiLabelReport, binary_entropy
-from pellucid.layers.modes import reading
+from pellucid.layers.modes import evaluating, reading
 from pellucid.models import ViT
 from pellucid.processes import Processes
 from pellucid.ready import ReadyClassifier
 from pellucid.runs.config import ClassifierRun
 from pellucid.training.distil import Teacher, answers_differ, likeness_differs
+from pellucid.training.pairs import find_partners, partners_differ
 from pellucid.training.pictures import OnPictures, evaluated_on
 from pellucid.training.task import Metrics
+
+OTHER = 1 << 31  # added to the seed of a picture's second view
+ASKED = 256  # pictures among whose views those that weren't trained on look for each other
 
 
 def resolve(
@@ -67,12 +71,15 @@ class Classification(OnPictures):
         model: nn.Module | None = None,
         teacher: Teacher | None = None,
     ):
-        if teacher is not None and run.compile and run.distil.features:
-            raise ValueError("what the last layer reads isn't compiled; leave out --compile, or --distil.features")
+        self.reads = run.pairs.weight > 0 or (teacher is not None and run.distil.features > 0)
+        if self.reads and run.compile:
+            raise ValueError(
+                "what the last layer reads isn't compiled; give --no-compile, or neither features nor pairs"
+            )
         self.teacher = teacher
         super().__init__(run, splits.train, run.model, device, processes)
         self.run = run
-        self.score = "map" if run.model.multi_label else "top1"
+        self.score = "found" if run.pairs.weight == 1 else "map" if run.model.multi_label else "top1"
         self.held_out = evaluated_on(run, splits)
         if self.held_out is not None and len(self.held_out) < processes.world:
             raise ValueError(
@@ -91,24 +98,34 @@ class Classification(OnPictures):
         return ReadyClassifier(self.model, self.run.model, name=name, run=self.run)
 
     def share_loss(self, model: nn.Module, share: Share, pixels: Tensor) -> tuple[Tensor, Metrics]:
+        pairs, b = self.run.pairs, len(pixels)
         with torch.no_grad():
-            images, labels, others, weight = augment(
-                pixels, self.loader.labels[share.image], self.fitting(pixels), self.normalise,
-                seed=self.seed, step=share.step, epoch=share.epoch, index=share.image, positions=share.position,
-            )  # fmt: skip
+            images, labels, others, weight = self.view(share, pixels)
+            if pairs.weight:
+                images = torch.cat([images, self.view(share, pixels, OTHER).images])
         with self.precision(), self.reading() as read:
-            logits = model(images).float()
+            logits = model(images)[:b].float()
         loss = self.entropy(logits, labels)
         if self.mixes:
             loss = weight * loss + (1 - weight) * self.entropy(logits, others)
         if self.teacher is not None:
-            loss = self.learn_from(self.teacher, images, loss, logits, read)
+            loss = self.learn_from(self.teacher, images[:b], loss, logits, [each[:b] for each in read])
+        if pairs.weight:
+            loss = (1 - pairs.weight) * loss + pairs.weight * partners_differ(read[0].float(), pairs.temperature)
+        if pairs.weight == 1:
+            return loss.mean(), {"found": find_partners(read[0].detach()).float().mean()}
         said = logits.detach() > 0 if labels.ndim == 2 else logits.detach().argmax(1)
         return loss.mean(), {"accuracy": (said == labels).float().mean()}
 
+    def view(self, share: Share, pixels: Tensor, other: int = 0) -> Augmented:
+        """The pictures of a share as they are augmented; other: for another view of them."""
+        return augment(
+            pixels, self.loader.labels[share.image], self.fitting(pixels), self.normalise,
+            seed=self.seed + other, step=share.step, epoch=share.epoch, index=share.image, positions=share.position,
+        )  # fmt: skip
+
     def reading(self) -> AbstractContextManager[list[Tensor]]:
-        wanted = self.teacher is not None and self.run.distil.features > 0
-        return reading(self.model) if wanted else nullcontext([])
+        return reading(self.model) if self.reads else nullcontext([])
 
     def learn_from(
         self, teacher: Teacher, images: Tensor, loss: Tensor, logits: Tensor, read: list[Tensor]
@@ -138,6 +155,8 @@ class Classification(OnPictures):
         """Accuracy on the validation (or test) images, each process its share of them."""
         if self.held_out is None:
             return {}
+        if self.run.pairs.weight == 1:
+            return {"found": self.find(model, self.held_out)}
         rank, world = self.processes.rank, self.processes.world
         batch = choose_batch(len(self.held_out), world)
         with self.precision():
@@ -151,6 +170,27 @@ class Classification(OnPictures):
         figures = self.processes.mean(torch.tensor(shares, device=self.device, dtype=torch.float64))
         top1, loss = (figures[:2] / figures[2]).tolist()
         return {"top1": top1, "loss": loss}
+
+    @torch.no_grad()
+    def find(self, model: nn.Module, images: Images) -> float:
+        """How often two views of a picture that isn't trained on find each other among those of 256 pictures.
+
+        Always the same views; every process looks at all of them, because a model that is spread waits for all.
+        """
+        found, start = [], torch.zeros((), dtype=torch.int64, device=self.device)
+        for part in torch.arange(len(images)).split(ASKED):
+            index, pixels = part.to(self.device), images.read(part).to(self.device)
+            views = [
+                augment(
+                    pixels, index, self.augment, self.normalise,
+                    seed=other, step=start, epoch=torch.zeros_like(index), index=index, positions=index,
+                ).images
+                for other in (0, OTHER)
+            ]  # fmt: skip
+            with self.precision(), evaluating(model), reading(self.model) as read:
+                model(torch.cat(views))
+            found.append(find_partners(read[0].float()))
+        return torch.cat(found).double().mean().item()
 
     def join(self, mine: MultiLabelReport) -> dict[str, float]:
         """Average precision is of all images together, wherever they were looked at."""

@@ -43,7 +43,7 @@ def read_history(path: Path, name: str) -> History:
     log = folder.read_log()
     steps = {each.step: _point(each, "accuracy") for each in log.steps}
     held_out = {
-        each.step: _point(each, next((name for name in ("top1", "map") if name in each.figures), "accuracy"))
+        each.step: _point(each, next((name for name in ("top1", "map", "found") if name in each.figures), "accuracy"))
         for each in log.evaluations
         if each.figures
     }
