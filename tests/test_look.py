@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from strangers import RATE, STRANGERS, TEXT, Stranger, picture, sound, stranger, tokenizer
+from strangers import RATE, SMALL, STRANGERS, TEXT, Stranger, picture, sound, stranger, tokenizer
 from torch import nn
 from torch.testing import assert_close
 
@@ -170,6 +170,106 @@ def test_what_is_generated_was_seen_as_it_was_said(name):
         theirs = stitched[layer.name].weights()[0]
         queries, keys = (min(a, b) for a, b in zip(mine.shape[1:], theirs.shape[1:], strict=True))
         assert_close(theirs[:, :queries, :keys], mine[:, :queries, :keys], rtol=0, atol=1e-4)
+
+
+def shaken(model: nn.Module) -> nn.Module:
+    """Weights large enough to attend unevenly."""
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.ndim >= 2:
+                parameter.normal_(std=0.4)
+    return model.eval()
+
+
+def test_windows_are_laid_out_over_the_picture(transformers):
+    """Shifted or not, each patch attends to those of its window as the model's own map of the window says."""
+    side, width, shift = 16, 4, 2
+    config = transformers.SwinConfig(
+        image_size=32, patch_size=2, embed_dim=16, depths=[2, 1], num_heads=[2, 2], window_size=width
+    )
+    model = shaken(transformers.SwinForImageClassification(config))
+    look = pellucid.look(model, given={"pixel_values": torch.rand(1, 3, 32, 32)})
+    assert [(stream.kind, stream.grid) for stream in look.trace.streams] == [("patches", (16, 16)), ("patches", (8, 8))]
+    assert (len(look.trace.layers), look.trace.missed, look.trace.maps) == (3, (), ())
+    with torch.no_grad(), Eager(look) as eager:
+        eager.fed.call(eager.model)
+    for layer, moved in zip(look.trace.layers[:2], (0, shift), strict=True):
+        places = torch.arange(side**2).view(side, side).roll((-moved, -moved), (0, 1))
+        windows = places.unflatten(0, (-1, width)).unflatten(2, (-1, width)).transpose(1, 2).reshape(-1, width**2)
+        truth = torch.zeros(2, side**2, side**2)
+        for window, theirs in zip(windows, eager.maps[layer.name], strict=True):
+            truth[:, window[:, None], window] = theirs
+        mine = weights(layer.q[None], layer.k[None], **layer.how)[0]
+        assert_close(mine, truth, rtol=0, atol=2e-5)
+        assert not torch.allclose(mine.roll(1, -1), truth, atol=1e-2)
+    with pytest.raises(ValueError, match="attends within windows or to channels: no map goes through"):
+        look.explain("rollout")
+
+
+def test_windows_that_do_not_fit_are_named(transformers):
+    config = transformers.SwinConfig(
+        image_size=24, patch_size=2, embed_dim=16, depths=[1, 1], num_heads=[2, 2], window_size=4
+    )
+    look = pellucid.look(
+        transformers.SwinModel(config).eval(), given={"pixel_values": torch.rand(1, 3, 24, 24)}, methods=()
+    )
+    assert [reason for _, reason in look.trace.missed] == [
+        "it attends within windows that are padded, overlap or leave tokens out"
+    ]
+
+
+def test_channels_are_tokens_of_their_own(timm):
+    model = shaken(timm.create_model("xcit_nano_12_p16_224", img_size=32, depth=2))
+    seen = pellucid.look(model, given=torch.rand(1, 3, 32, 32)).trace
+    channels = seen.layers[0]
+    assert seen.stream(channels.queries).labels[:2] == ("channel 0", "channel 1")
+    assert (channels.queries, channels.q.shape[1]) == (channels.keys, len(seen.stream(channels.keys).labels))
+
+
+def test_turned_positions_keep_the_tokens(timm):
+    """Models that turn all tokens but the first, and join them again, attend to one row of tokens in every layer."""
+    model = shaken(timm.create_model("vit_small_patch16_dinov3", img_size=32, depth=2))
+    seen = pellucid.look(model, given=torch.rand(1, 3, 32, 32)).trace
+    assert [(stream.name, stream.grid, stream.first) for stream in seen.streams] == [("image", (2, 2), 5)]
+    assert {layer.queries for layer in seen.layers} == {"image"}
+
+
+def test_what_asks_without_being_a_patch_is_called_none(transformers):
+    """A learned query that pools the patches, and patches of which some were taken away."""
+    vision = SMALL | {"image_size": 16, "patch_size": 4}
+    pooling = transformers.SiglipVisionModel(transformers.SiglipVisionConfig(**vision)).eval()
+    seen = pellucid.look(pooling, given={"pixel_values": torch.rand(1, 3, 16, 16)}).trace
+    assert [(stream.kind, len(stream.labels)) for stream in seen.streams] == [("patches", 16), ("tokens", 1)]
+    masking = transformers.ViTMAEModel(transformers.ViTMAEConfig(**vision)).eval()
+    seen = pellucid.look(masking, given={"pixel_values": torch.rand(1, 3, 16, 16)}).trace
+    assert [(stream.kind, len(stream.labels)) for stream in seen.streams] == [("tokens", 5)]
+
+
+def test_sinks_beside_a_mask_are_kept(transformers):
+    config = transformers.GptOssConfig(
+        **SMALL, num_key_value_heads=1, head_dim=8, vocab_size=len(tokenizer()), num_local_experts=2,
+        num_experts_per_tok=1, pad_token_id=0,
+    )  # fmt: skip
+    model = shaken(transformers.GptOssForCausalLM(config))
+    for layer in model.model.layers:
+        layer.self_attn.sinks.data.normal_()
+    look = pellucid.look(model, tokenizer(), TEXT)
+    for layer in look.trace.layers:
+        mine = weights(layer.q[None], layer.k[None], **layer.how)
+        assert_close(mine, look.record(layer.name).weights(), rtol=0, atol=1e-5)
+        assert mine.sum(-1).max() < 1  # a sink takes its share
+
+
+def test_embeddings_of_places_are_none_of_the_text(transformers):
+    """Marian's positions are looked up by a shape, not by a tensor."""
+    config = transformers.MarianConfig(
+        d_model=16, encoder_layers=1, decoder_layers=1, encoder_attention_heads=2, decoder_attention_heads=2,
+        encoder_ffn_dim=32, decoder_ffn_dim=32, vocab_size=len(tokenizer()), pad_token_id=0, eos_token_id=6,
+        decoder_start_token_id=0, forced_eos_token_id=6, max_position_embeddings=32,
+    )  # fmt: skip
+    look = pellucid.look(shaken(transformers.MarianMTModel(config)), tokenizer(eos_token="</s>"), TEXT, generate=3)
+    assert [stream.name for stream in look.trace.streams] == ["source", "target"]
+    assert {each.method for each in look.trace.maps} == {"rollout", "gradient"}
 
 
 # Explanations, beside references that know nothing of watching

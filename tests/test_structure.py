@@ -381,3 +381,62 @@ def test_a_window_that_slides_is_stitched(transformers):
     for name, record in whole.items():
         assert record.check() < 1e-5
         assert_close(record.weights(), once[name].weights(), rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("batch", [1, 2])
+def test_heads_are_heads_whatever_the_batch(transformers, batch):
+    """Of modules that don't say how many they have; queries (b h q d) or (b q h d)."""
+    small = {"vocab_size": 30, "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 4}
+    llama = transformers.LlamaConfig(**small, intermediate_size=32, num_key_value_heads=2, attn_implementation="eager")
+    funnel = transformers.FunnelConfig(
+        vocab_size=30, block_sizes=[1], num_decoder_layers=1, d_model=16, n_head=4, d_head=4, d_inner=32
+    )
+    for model in (transformers.LlamaModel(llama).eval(), transformers.FunnelModel(funnel).eval()):
+        with torch.no_grad(), watch(model) as seen:
+            model(torch.randint(30, (batch, 6)))
+        assert {record.q.shape[:2] for record in seen.values()} == {(batch, 4)}
+
+
+def test_parts_that_are_joined_again_are_the_tokens_that_they_were():
+    """Positions turned in all tokens but the first; the other way round they are other tokens."""
+
+    class Turned(nn.Module):
+        def __init__(self, join):
+            super().__init__()
+            self.q, self.k, self.join = nn.Linear(16, 16), nn.Linear(16, 16), join
+
+        def forward(self, x):
+            q, k = (self.join(part(x)).unflatten(-1, (2, 8)).transpose(1, 2) for part in (self.q, self.k))
+            y = torch.nn.functional.scaled_dot_product_attention(q, k, k)
+            return x + y.transpose(1, 2).flatten(2)
+
+    joins = {
+        "sliced": lambda x: torch.cat([x[:, :1], 2 * x[:, 1:]], dim=1),
+        "split": lambda x: torch.cat([2 * part for part in x.split([2, 3], dim=1)], dim=1),
+        "exchanged": lambda x: torch.cat([x[:, 2:], x[:, :2]], dim=1),
+        "again": lambda x: torch.cat([x[:, :2], x[:, :2], x[:, :1]], dim=1),
+    }
+    for name, join in joins.items():
+        model = nn.Sequential(nn.Linear(16, 16), Turned(join), Turned(join))
+        with torch.no_grad(), watch(model) as seen:
+            model(torch.randn(2, 5, 16))
+        towers = [(tower.kind, len(tower)) for tower in seen.towers]
+        assert (towers == [("self", 2)]) == (name in ("sliced", "split")), name
+
+
+def test_a_convolution_that_keeps_the_places_keeps_the_tokens():
+    class Pixels(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.qkv = nn.Conv2d(8, 24, 1)
+
+        def forward(self, x):
+            q, k, v = self.qkv(x).flatten(2).transpose(1, 2).unflatten(-1, (3, 1, 8)).permute(2, 0, 3, 1, 4)
+            y = torch.nn.functional.scaled_dot_product_attention(q, k, v)
+            return x + y[:, 0].transpose(1, 2).unflatten(-1, x.shape[2:])
+
+    for side, count in ((1, [2]), (2, [1, 1])):
+        model = nn.Sequential(nn.Conv2d(3, 8, 4, 4), Pixels(), nn.Conv2d(8, 8, side, side), Pixels())
+        with torch.no_grad(), watch(model) as seen:
+            model(torch.randn(2, 3, 16, 16))
+        assert [len(tower) for tower in seen.towers] == count

@@ -5,11 +5,11 @@ Models write what stands between scores and weights in many ways. A trace says i
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from pellucid.ops import masks
@@ -17,6 +17,7 @@ from pellucid.ops.exact import share_heads
 from pellucid.ops.rules import Allow, Apply, Fill, Hold, Plus, Positions, Rule, Step, Times
 from pellucid.watching.record import Record
 
+MOST_PAIRS = 1 << 24  # of a query and a key, in each head, that an attention within windows may have written out
 LOW = -1e3  # a score that lies so far below the best of its row doesn't count: e to this power is nothing
 
 
@@ -46,7 +47,7 @@ class Layer:
     """True = may attend; alike for all heads, or (heads q k)."""
     values: Float[Tensor, "h k"]
     """Length of each value: a weight on a short one moves little."""
-    bias: Float[Tensor, "*heads q k"] | None = None
+    bias: Float[Tensor, "*each q k"] | None = None
     """Added to the scores: positions, as T5 and Swin learn them."""
     softcap: float | None = None
     """cap(s) = softcap·tanh(s/softcap)."""
@@ -108,6 +109,35 @@ def layer_of(record: Record, queries: str, keys: str, row: int = 0) -> Layer:
     )
 
 
+def layer_of_windows(record: Record, places: Int[Tensor, "windows w"], queries: str, keys: str, row: int = 0) -> Layer:
+    """An attention within windows as one over all tokens: each may attend to those of its window.
+
+    places: which token stands where, as `Reading.places` says it. ValueError if that can't be said.
+    """
+    windows, size = places.shape
+    count = windows * size
+    if not torch.equal(places.flatten().sort().values, torch.arange(count)):
+        raise ValueError("it attends within windows that are padded, overlap or leave tokens out")
+    each = [layer_of(record, queries, keys, row * windows + i) for i in range(windows)]
+    first = each[0]
+    heads = max((len(one.bias) for one in each if one.bias is not None), default=1)
+    if heads * count**2 > MOST_PAIRS:
+        raise ValueError(
+            f"it attends within windows of {count:,} tokens, whose {heads * count**2:,} biases are more than a trace "
+            f"holds ({MOST_PAIRS:,})"
+        )
+    mask = torch.zeros(max(1 if one.mask is None else len(one.mask) for one in each), count, count, dtype=torch.bool)
+    bias = torch.zeros(heads, count, count)
+    for one, at in zip(each, places, strict=True):
+        allowed = torch.ones(1, size, size, dtype=torch.bool) if one.mask is None else one.mask
+        mask[:, at[:, None], at] = allowed & masks.causal(size, size) if one.causal else allowed
+        if one.bias is not None:
+            bias[:, at[:, None], at] = one.bias
+    order = places.flatten().argsort()
+    q, k, values = (torch.cat(parts, 1)[:, order] for parts in zip(*((x.q, x.k, x.values) for x in each), strict=True))
+    return replace(first, q=q, k=k, values=values, causal=False, mask=mask, bias=bias if bool(bias.any()) else None)
+
+
 @dataclass(eq=False)
 class _Said:
     """The mask or the rule of a record, taken apart for one row of its batch."""
@@ -151,7 +181,7 @@ class _Said:
                     raise self.unsaid(rule)
         if rule.sinks is not None:
             sinks = self.pick(rule.sinks).logsumexp(-1)
-            if sinks.shape[1] != 1:
+            if not torch.equal(sinks, sinks[:, :1].expand_as(sinks)):  # a sink of its own for each query
                 raise self.unsaid(rule)
             self.sinks = sinks[:, 0].expand(self.shape[0]).float().cpu()
 

@@ -118,7 +118,7 @@ def answer(model: nn.Module, fed: Fed, reader: Reader, output: Any, labels: Sequ
     text = next((row for row in reversed(fed.texts) if row.ids.shape[1] >= logits.shape[1] > 0), None)
     if logits.ndim != 3 or text is None:
         return Answered("encoder", ())
-    if logits.shape[2] != _vocabulary(model):
+    if logits.shape[2] not in _vocabularies(model):
         return _tagged(logits, text, _names(model, labels, logits.shape[2]))
     if _is_masked(model, text, reader):
         return _masked(logits, text, reader)
@@ -272,10 +272,11 @@ def _names(model: nn.Module, labels: Sequence[str] | None, count: int) -> tuple[
     return tuple(labels) if labels is not None else tuple(str(named.get(i, i)) for i in range(count))
 
 
-def _vocabulary(model: nn.Module) -> int | None:
+def _vocabularies(model: nn.Module) -> set[int]:
+    """How many tokens it or a part of it can say."""
     config = getattr(model, "config", None)
-    text = getattr(config, "text_config", None)
-    return getattr(config, "vocab_size", None) or getattr(text, "vocab_size", None)
+    parts = [config, *(getattr(config, name, None) for name in ("text_config", "decoder", "language_config"))]
+    return {size for part in parts if isinstance(size := getattr(part, "vocab_size", None), int)}
 
 
 def _is_masked(model: nn.Module, text: TextRow, reader: Reader) -> bool:

@@ -282,7 +282,7 @@ def check_ids(ids: Int[Tensor, "b t"], model: nn.Module) -> None:
     config = getattr(model, "config", None)
     for part in (config, getattr(config, "text_config", None)):
         most = getattr(part, "max_position_embeddings", None) or getattr(part, "n_positions", None)
-        if isinstance(most, int) and getattr(part, "model_type", "") != "t5" and ids.shape[1] > most:
+        if isinstance(most, int) and getattr(part, "model_type", "") != "t5" and ids.shape[1] > most > 0:
             raise ValueError(
                 f"the text has {ids.shape[1]:,} tokens and {type(model).__name__} places for {most:,}; "
                 "give a shorter one"

@@ -165,8 +165,18 @@ def _starts(passage: Passage, target: Target | None) -> dict[Tokens, Start]:
     """The tokens that the answer is drawn from, those that others read apart, and what is read of them."""
     others = contexts(passage.ends)
     drawn = [tokens for tokens in passage.tokens if tokens not in others and tokens.names]
-    starts = {tokens: _start(passage, passage.seen[tokens.names[-1]], target) for tokens in drawn}
+    whole = [tokens for tokens in drawn if not _is_in_parts(passage, tokens)]
+    if drawn and not whole:
+        raise ValueError(
+            f"{type(passage.model).__name__} attends within windows or to channels: no map goes through that"
+        )
+    starts = {tokens: _start(passage, passage.seen[tokens.names[-1]], target) for tokens in whole}
     return {tokens: start for tokens, start in starts.items() if start is not None}
+
+
+def _is_in_parts(passage: Passage, tokens: Tokens) -> bool:
+    readings = [passage.seen[name].reading for name in tokens.names]
+    return any(reading is not None and reading.kind in ("windows", "channels") for reading in readings)
 
 
 def _start(passage: Passage, last: Record, target: Target | None) -> Start | None:
@@ -247,6 +257,8 @@ def _made_of(passage: Passage, name: str) -> Tokens | None:
     """The first tokens that were made of this argument and of nothing else."""
     texts = {text.argument: len(text.labels[0]) for text in passage.fed.texts}
     for tokens in passage.tokens:
+        if tokens.kind == "channels":
+            continue
         inputs = [each for each in tokens.inputs if not each.endswith("mask")]
         if name in texts and tokens.stream.kind == "text" and tokens.count == texts[name] and inputs in ([name], []):
             return tokens

@@ -9,17 +9,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from pellucid.explain.layers import Layer, layer_of
+from pellucid.explain.layers import Layer, layer_of, layer_of_windows
 from pellucid.layers.modes import evaluating
 from pellucid.looking.answers import Answered, Score, Target, answer
 from pellucid.looking.feeding import Fed, Reader
 from pellucid.looking.streams import Ends, Tokens, find_streams
 from pellucid.watching import MissedAttention, Record, Seen, watch
-
-UNHELD = {
-    "windows": "it attends within windows, which lie in its batch",
-    "channels": "it attends to channels and not to tokens",
-}
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,12 +73,15 @@ class Passage:
         """The attentions as a trace holds them, and those that it can't, each with the reason."""
         held, missed = [], [(each.module or "the model", each.reason) for each in self.seen.missed]
         for name, record in self.seen.items():
-            kind = None if record.reading is None else record.reading.kind
             ends = self.ends[name]
+            names = ends.queries.stream.name, ends.keys.stream.name
             try:
-                if kind in UNHELD:
-                    raise ValueError(UNHELD[kind])
-                held.append(layer_of(record, ends.queries.stream.name, ends.keys.stream.name, self.row(record)))
+                if ends.places is not None:
+                    held.append(layer_of_windows(record, ends.places, *names, self.answered.row))
+                elif ends.queries.kind == "windows":
+                    raise ValueError("it attends within windows, whose places are unknown")
+                else:
+                    held.append(layer_of(record, *names, self.row(record)))
             except ValueError as reason:
                 missed.append((name, str(reason)))
         if not held:
@@ -94,9 +92,8 @@ class Passage:
 
     @property
     def tokens(self) -> tuple[Tokens, ...]:
-        """All tokens that attend or are attended to in a layer that can be shown, in the order of the layers."""
-        shown = [self.ends[name] for name, record in self.seen.items() if _kind(record) not in UNHELD]
-        return tuple(dict.fromkeys(part for each in shown for part in (each.queries, each.keys)))
+        """All tokens that attend or are attended to, in the order of the layers."""
+        return tuple(dict.fromkeys(part for each in self.ends.values() for part in (each.queries, each.keys)))
 
 
 @contextmanager
@@ -120,7 +117,8 @@ def leaves_of(
     def embed(module: nn.Module, args: tuple[Any, ...], output: Tensor) -> Tensor | None:
         for text in fed.texts:
             read = fed.arguments[text.argument]
-            if text.argument not in leaves and args and torch.equal(args[0], read):
+            asked = args[0] if args and isinstance(args[0], Tensor) else None
+            if text.argument not in leaves and asked is not None and torch.equal(asked, read):
                 leaf = output.detach() if given is None else given[text.argument]
                 leaves[text.argument] = leaf.requires_grad_()
                 return leaf.clone()  # which the model may write to
@@ -133,7 +131,3 @@ def leaves_of(
     finally:
         for hook in hooks:
             hook.remove()
-
-
-def _kind(record: Record) -> str | None:
-    return None if record.reading is None else record.reading.kind

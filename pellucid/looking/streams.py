@@ -5,7 +5,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from torch import nn
+from jaxtyping import Int
+from torch import Tensor, nn
 
 from pellucid.explain.trace import Stream
 from pellucid.looking.feeding import Fed, TextRow
@@ -23,6 +24,8 @@ class Tokens:
     count: int
     inputs: tuple[str, ...]
     """What the model was given that the first of them was made from."""
+    kind: str | None = None
+    """How the first attention reads them; None where the data could not be followed."""
     names: list[str] = field(default_factory=list)
     """The attentions whose queries they are."""
     stream: Stream = field(init=False)
@@ -34,6 +37,8 @@ class Ends:
 
     queries: Tokens
     keys: Tokens
+    places: Int[Tensor, "windows w"] | None = None
+    """Within windows: which of the tokens stands where."""
 
 
 def find_streams(seen: Seen, fed: Fed, model: nn.Module, row: int = 0) -> dict[str, Ends]:
@@ -56,17 +61,21 @@ def _follow(seen: Seen) -> dict[str, Ends]:
     ends: dict[str, Ends] = {}
     for name, record in seen.items():
         reading, n_keys = record.reading, record.k.shape[2]
-        count = record.q.shape[2]
-        which = (None if reading is None else reading.tokens) or _stack(name), count
-        asking = known.setdefault(which, Tokens(count, seen.inputs(name)))
+        count, kind = record.q.shape[2], None if reading is None else reading.kind
+        places = reading.places if reading is not None and kind == "windows" else None
+        if places is not None:
+            count = n_keys = places.numel()
+        of = reading.tokens if reading is not None and kind != "channels" else None
+        which = of or (kind, _stack(name)), count
+        asking = known.setdefault(which, Tokens(count, seen.inputs(name), kind))
         asking.names.append(name)
         if reading is None or not _crosses(reading, count, n_keys):
-            answering = asking if n_keys == count else known.setdefault((which, n_keys), Tokens(n_keys, ()))
+            answering = asking if n_keys == count else known.setdefault((which, n_keys), Tokens(n_keys, (), kind))
         else:
             answering = _written_by(seen, ends, name) or known.setdefault(
-                ("keys", reading.keys, n_keys), Tokens(n_keys, seen.inputs(name, "keys"))
+                ("keys", reading.keys, n_keys), Tokens(n_keys, seen.inputs(name, "keys"), kind)
             )
-        ends[name] = Ends(asking, answering)
+        ends[name] = Ends(asking, answering, places)
     return ends
 
 
@@ -95,10 +104,13 @@ def _stack(name: str) -> str:
 def _describe(tokens: Tokens, fed: Fed, model: nn.Module, row: int) -> Stream:
     texts = [text for text in fed.texts if len(text.labels[0]) == tokens.count]
     named = [text for text in texts if text.argument in tokens.inputs]
-    seen_pixels = "pixel_values" in tokens.inputs or "0" in tokens.inputs or not tokens.inputs
+    if tokens.kind == "channels":
+        return Stream("channels", "tokens", tuple(f"channel {i}" for i in range(tokens.count)))
+    seen_pixels = bool({"pixel_values", "0"} & set(tokens.inputs)) or tokens.kind is None
     if named or (texts and not (fed.pictures and seen_pixels)):
         return _text((named or texts)[0], fed, row)
-    if fed.pictures and (grid := find_grid(tokens.count, fed, model)) is not None:
+    apart = not {text.argument for text in fed.texts} & set(tokens.inputs)  # in one row with words they are mixed
+    if fed.pictures and seen_pixels and apart and (grid := find_grid(tokens.count, fed, model)) is not None:
         return _patches(tokens.count, grid)
     if fed.seconds and (set(HEARD) & set(tokens.inputs) or not tokens.inputs):
         return _frames(tokens.count, fed.seconds)
@@ -129,9 +141,11 @@ def find_grid(count: int, fed: Fed, model: nn.Module) -> tuple[int, int] | None:
     height, width = fed.pictures[0].pixels.shape[-2:]
     for high, wide in patch_sizes(model):
         rows, columns = height // high, width // wide
+        if 0 < rows * columns <= count <= rows * columns + MOST_EXTRA:
+            return rows, columns
         while rows * columns > count and rows > 1 and columns > 1:  # stages that merge patches by twos
             rows, columns = rows // 2, columns // 2
-        if rows * columns <= count <= rows * columns + MOST_EXTRA and rows * columns > 0:
+        if rows * columns == count > 1:  # fewer, with others beside them, may be any that were chosen
             return rows, columns
     return None
 

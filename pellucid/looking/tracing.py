@@ -1,8 +1,10 @@
 """A trace of any model's pass."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 
+from pellucid.explain.maps import Map
 from pellucid.explain.trace import Trace
 from pellucid.looking.answers import Target
 from pellucid.looking.feeding import TextRow
@@ -32,8 +34,8 @@ def trace(
     used = {part for layer in layers for part in (layer.queries, layer.keys)}
     streams = {tokens.stream.name: tokens.stream for tokens in passage.tokens if tokens.stream.name in used}
     wanted = find_target(passage, target)
-    methods = list_usual(passage) if methods is None else methods
-    maps = tuple(each for method in methods for each in explain(passage, method, wanted) if each.stream in streams)
+    found = _explain_usual(passage, wanted) if methods is None else (explain(passage, each, wanted) for each in methods)
+    maps = tuple(each for maps in found for each in maps if each.stream in streams)
     names = {text.argument: _name_of(passage, text) for text in passage.fed.texts}
     steps = tuple(
         replace(step, stream=of)
@@ -53,6 +55,13 @@ def trace(
         steps=steps,
         missed=missed,
     )
+
+
+def _explain_usual(passage: Passage, target: Target | None) -> Iterator[tuple[Map, ...]]:
+    """What is usual and means something: a chain that it can't go through says so to who asks for it by name."""
+    for method in list_usual(passage):
+        with suppress(ValueError):
+            yield explain(passage, method, target)
 
 
 def find_target(passage: Passage, target: int | str | None) -> Target | None:

@@ -177,6 +177,9 @@ def _put_in_order(
         fresh = tuple(a for a in leaves(axis) if a not in used)
         used |= set(fresh)
         lead += [fresh] if fresh else []
+    alone = [axes for axes in (q_axes, trail.axes) if len(axes) == 4 and not axes[0]]
+    if len(lead) == 1 and any(tuple(leaves(axes[1])) == lead[0] for axes in alone):
+        lead.insert(0, ())  # a batch of one, and heads
     batch, heads = _part_heads(lead, set(atoms_of(k_axes)), mixed, module)
     return Order(batch, heads, own_rows, keys, inner, tuple(leaves(width)))
 

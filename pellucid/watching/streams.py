@@ -63,6 +63,14 @@ class Moved:
     shift: int
 
 
+@dataclass(frozen=True, eq=False)
+class Taken:
+    """Neighbours that were taken out of an axis: which axis, and from where."""
+
+    axis: Axis
+    start: int
+
+
 class Streams:
     """Knows where the tensors that are alive come from."""
 
@@ -73,6 +81,7 @@ class Streams:
         self._joined: dict[Atom, set[Atom]] = {}
         self._made: dict[tuple, Axis] = {}  # the same tokens rolled or padded alike in every layer are the same again
         self._moved: dict[Atom, Moved] = {}
+        self._taken: dict[Atom, Taken] = {}
 
     def enter(self, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
         """The model is called: its inputs are where everything comes from."""
@@ -130,9 +139,12 @@ class Streams:
             self._keep(out, flow if axes is flow.axes and sources == flow.sources else Flow(axes, sources))
         elif isinstance(out, (tuple, list)):
             x, flow = flows[0]
+            start = 0
             for part in out:
                 if isinstance(part, Tensor):
-                    self._keep(part, Flow(_cut(flow.axes, x.shape, part.shape, name, args, kwargs), sources))
+                    axes = self._split(flow.axes, x.shape, part.shape, start, name, args, kwargs)
+                    start += part.shape[_dim_of(name, args, kwargs, part.ndim)] if name in SPLITS else 0
+                    self._keep(part, Flow(axes, sources))
         elif name == "setitem" and isinstance(args[0], Tensor):
             flow = self._flow(args[0])
             axes = flow.axes if flow is not None else _new(args[0].shape)
@@ -157,7 +169,7 @@ class Streams:
             order = find_order(name, x.ndim, [*args[1:], *kwargs.values()])
             return tuple(axes[d] for d in order)
         if name == "getitem":
-            return _index(axes, x.shape, args[1], out.shape)
+            return self._index(axes, x.shape, args[1], out.shape)
         if name == "cat":
             return self._join(axes, x.shape, args, kwargs, out, flows)
         if name == "pad" and out.ndim == len(axes):
@@ -182,6 +194,8 @@ class Streams:
         if out.shape == x.shape and name not in MOVES:
             return axes
         if out.ndim == 4 and x.ndim == 4 and "conv" in name:
+            if out.shape[2:] == x.shape[2:] and len(axes) == 4 and all(map(_kind_of, axes[2:])):
+                return (axes[0], fresh(out.shape[1], "feature"), *axes[2:])
             return (axes[0], fresh(out.shape[1], "feature"), *(fresh(n, "token") for n in out.shape[2:]))
         if out.ndim in (x.ndim, x.ndim - 1) and name not in MOVES:
             return _cut(axes, x.shape, out.shape, name, args, kwargs)
@@ -236,6 +250,8 @@ class Streams:
         dim = kwargs.get("dim", args[1] if len(args) > 1 else 0) % out.ndim
         if len(axes) != out.ndim:
             return _new(out.shape, axes)
+        if (whole := self._rejoin(dim, args[0] if args else kwargs["tensors"], out)) is not None:
+            return (*axes[:dim], whole, *axes[dim + 1 :])
         old = leaves(axes[dim])
         kind = old[0].kind if old else "token" if dim == out.ndim - 2 else ""
         made = fresh(out.shape[dim], kind)
@@ -244,6 +260,64 @@ class Streams:
             for part in tuple(self._joined[atom]):
                 self._joined[atom] |= self._joined.get(part, set())
         return (*axes[:dim], made, *axes[dim + 1 :])
+
+    def _rejoin(self, dim: int, parts: Sequence[Tensor], out: Tensor) -> Axis | None:
+        """The axis that these parts were taken out of, each where it was: positions may be given to some of them."""
+        found: Axis | None = None
+        start = 0
+        for part in parts:
+            flow = self._flow(part)
+            if flow is None or len(flow.axes) != out.ndim:
+                return None
+            old = leaves(flow.axes[dim])
+            taken = self._taken.get(old[0]) if len(old) == 1 else None
+            if taken is not None and taken.start == start and found in (None, taken.axis):
+                found = taken.axis
+            elif old:  # one token alone can't be told from another
+                return None
+            start += part.shape[dim]
+        return found if found is not None and layout.size_of(leaves(found)) == start else None
+
+    def _take(self, axis: Axis, start: int, size: int) -> Axis:
+        """Neighbours of an axis; the same ones are the same again."""
+        old = tuple(leaves(axis))
+        if not old or size == layout.size_of(old):
+            return axis
+        made = self._made.setdefault((old, "taken", start, size), fresh(size, old[0].kind))
+        for atom in made:
+            self._taken.setdefault(atom, Taken(old, start))
+        return made
+
+    def _split(
+        self, axes: Axes, old: Sequence[int], new: Sequence[int], start: int, name: str, args: tuple, kwargs: dict
+    ) -> Axes:
+        if name not in SPLITS or len(axes) != len(old):
+            return _cut(axes, old, new, name, args, kwargs)
+        dim = _dim_of(name, args, kwargs, len(old))
+        return (*axes[:dim], self._take(axes[dim], start, new[dim]), *axes[dim + 1 :])
+
+    def _index(self, axes: Axes, shape: Sequence[int], index: Any, out: Sequence[int]) -> Axes:
+        index = list(index) if isinstance(index, tuple) else [index]
+        if any(isinstance(item, Tensor | list) for item in index):
+            return _new(out, axes)
+        taken = sum(item is not None and item is not Ellipsis for item in index)
+        if Ellipsis in index:
+            place = index.index(Ellipsis)
+            index[place : place + 1] = [slice(None)] * (len(shape) - taken)
+        made: list[Axis] = []
+        d = 0
+        for item in [*index, *[slice(None)] * (len(shape) - taken)]:
+            if item is None:
+                made.append(())
+            elif d < len(shape):
+                if isinstance(item, slice):
+                    chosen = range(*item.indices(shape[d]))
+                    axis = axes[d] if d < len(axes) else ()
+                    near = chosen.step == 1 and layout.size_of(leaves(axis)) == shape[d]
+                    kept = self._take(axis, chosen.start, len(chosen)) if near else fresh(len(chosen), _kind_of(axis))
+                    made.append(kept)
+                d += 1
+        return tuple(made) if len(made) == len(out) else _new(out, axes)
 
     # Attention.
 
@@ -329,26 +403,9 @@ def _cut(axes: Axes, old: Sequence[int], new: Sequence[int], name: str, args: tu
     return _new(new, axes)
 
 
-def _index(axes: Axes, shape: Sequence[int], index: Any, out: Sequence[int]) -> Axes:
-    index = list(index) if isinstance(index, tuple) else [index]
-    if any(isinstance(item, Tensor | list) for item in index):
-        return _new(out, axes)
-    taken = sum(item is not None and item is not Ellipsis for item in index)
-    if Ellipsis in index:
-        place = index.index(Ellipsis)
-        index[place : place + 1] = [slice(None)] * (len(shape) - taken)
-    made: list[Axis] = []
-    d = 0
-    for item in [*index, *[slice(None)] * (len(shape) - taken)]:
-        if item is None:
-            made.append(())
-        elif d < len(shape):
-            if isinstance(item, slice):
-                size = len(range(*item.indices(shape[d])))
-                kind = _kind_of(axes[d]) if d < len(axes) else ""
-                made.append(axes[d] if size == shape[d] and d < len(axes) else fresh(size, kind))
-            d += 1
-    return tuple(made) if len(made) == len(out) else _new(out, axes)
+def _dim_of(name: str, args: tuple, kwargs: dict, ndim: int) -> int:
+    """The axis that a split is along."""
+    return kwargs.get("dim", args[2] if len(args) > 2 else 0) % ndim
 
 
 RESHAPES = frozenset({"view", "reshape", "flatten", "unflatten", "squeeze", "unsqueeze", "view_as", "reshape_as"})
@@ -357,6 +414,7 @@ PERMUTES = frozenset(
 )
 PRODUCTS = frozenset({"linear", "matmul", "bmm", "einsum", "baddbmm", "mm", "addmm"})
 MOVES = frozenset({"gather", "index_select", "take_along_dim", "sort", "flip", "conv1d", "conv2d", "conv3d"})
+SPLITS = frozenset({"split", "chunk", "tensor_split", "split_with_sizes"})
 RAGGED = frozenset({"_nested_tensor_from_mask", "to_padded_tensor"})
 # Of which more is to be said than that what kept its shape kept its axes.
 FOLLOWED = RESHAPES | PERMUTES | PRODUCTS | MOVES | {"getitem", "cat", "pad", "roll", "view_as_complex", "view_as_real"}
