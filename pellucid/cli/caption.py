@@ -37,11 +37,11 @@ def caption(options: CaptionOptions) -> None:
         )
     if options.figure is not None:
         check_path(options.figure)
-    if options.out and (options.json or options.figure):
-        raise ValueError("--out writes what --json prints, and draws nothing; give one of --out, --json and --figure")
+    if options.out and (options.json or options.figure or options.about):
+        raise ValueError("--out writes captions alone, as --json prints them; leave out --json, --figure and --about")
     paths = find_images(options.images)
-    if options.figure is not None and not all(isinstance(path, Path) for path in paths):
-        raise ValueError("--figure is for pictures in files of their own; of shards and tables write captions (--out)")
+    if (options.figure is not None or options.about) and not all(isinstance(path, Path) for path in paths):
+        raise ValueError("--figure and --about are for pictures in files of their own; of shards and tables use --out")
     device = pick_device(options.device)
     model = load_captioner(options.model, device)
     check_layer_and_head(model.model, options.layer, options.head)
@@ -51,7 +51,7 @@ def caption(options: CaptionOptions) -> None:
         if options.out:
 
             def ask(pixels: list) -> list[list[Caption]]:
-                return model.caption(pixels, options.beam, options.n_best)
+                return model.caption(pixels, options.beam, options.n_best, different=options.different)
 
             answer_into(options.out, captions(options.n_best), paths, CAPTION_BATCH, model, ask, processes)
         else:
