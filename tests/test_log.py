@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from pellucid.runs import RunFolder
-from pellucid.runs.log import LONGEST, Evaluation, Log, Step, parse_line
+from pellucid.runs.log import LONGEST, Log, LoggedEvaluation, LoggedStep, parse_line
 from pellucid.serve.runs import Runs, thin_out
 from pellucid.training import train
 from pellucid.views.curves import read_history, save_curves
@@ -51,10 +51,10 @@ def folder(tmp_path):
 
 
 def test_what_a_line_tells():
-    assert parse_line(STEP(3).encode()) == Step(3, 3, {"loss": 1.5, "accuracy": 0.5})
-    assert parse_line(EVALUATION(3).encode()) == Evaluation(3, 3, {"top1": 0.25, "loss": 2.0}, 1.0)
+    assert parse_line(STEP(3).encode()) == LoggedStep(3, 3, {"loss": 1.5, "accuracy": 0.5})
+    assert parse_line(EVALUATION(3).encode()) == LoggedEvaluation(3, 3, {"top1": 0.25, "loss": 2.0}, 1.0)
     strange = b'{"step": 3, "epoch": 0.5, "loss": NaN, "accuracy": "much", "lr": 1e999, "n": true}'
-    assert parse_line(strange) == Step(3, 0.5, {"loss": None, "accuracy": None, "lr": None, "n": None})
+    assert parse_line(strange) == LoggedStep(3, 0.5, {"loss": None, "accuracy": None, "lr": None, "n": None})
 
 
 @pytest.mark.parametrize("name", ODD)
@@ -114,9 +114,9 @@ def test_a_log_is_read_on_and_anew_when_it_is_cut(tmp_path):
 
 
 def test_means_of_the_largest_numbers_are_numbers():
-    steps = [Step(i, float(i), {"loss": 1.7e308}) for i in range(1, 5)]
+    steps = [LoggedStep(i, float(i), {"loss": 1.7e308}) for i in range(1, 5)]
     assert thin_out(steps, points=2)["loss"] == [1.7e308, 1.7e308]
-    assert thin_out([Step(1, 1.0, {"loss": None}), *steps[1:]], points=2)["loss"] == [1.7e308, 1.7e308]
+    assert thin_out([LoggedStep(1, 1.0, {"loss": None}), *steps[1:]], points=2)["loss"] == [1.7e308, 1.7e308]
     assert thin_out([each._replace(figures={"loss": None}) for each in steps], points=2)["loss"] == [None, None]
 
 

@@ -11,7 +11,7 @@ from torch import nn
 from torch.testing import assert_close
 
 import pellucid
-from pellucid.looking import METHODS, Reader, text_faithfulness
+from pellucid.looking import ALL_METHODS, Reader, text_faithfulness
 from pellucid.looking.answers import Target
 from pellucid.ops import weights
 from pellucid.ready import ReadyForeign
@@ -468,10 +468,10 @@ def test_a_module_of_ones_own_with_two_functions():
             return self.head(self.layer(self.embed(ids))[:, 0])
 
     reader = (lambda text: torch.tensor([[words.index(each) for each in text]]), lambda ids: [words[i] for i in ids])
-    look = pellucid.look(Tiny(), reader, "abca", labels=("no", "yes"), methods=METHODS)
+    look = pellucid.look(Tiny(), reader, "abca", labels=("no", "yes"), methods=ALL_METHODS)
     (stream,) = look.trace.streams
     assert (stream.labels, stream.kind, look.trace.kind) == (("a", "b", "c", "a"), "text", "classifier")
-    assert {each.method for each in look.trace.maps} == set(METHODS)
+    assert {each.method for each in look.trace.maps} == set(ALL_METHODS)
     assert from_bytes(to_bytes(look.trace)).answers == look.trace.answers
 
 

@@ -401,6 +401,9 @@ def test_a_trace_holds_what_its_attention_follows_from(trained, tmp_path):
     model, sentence = trained.model, "the old dog runs here."
     (best,) = model.translate(sentence, attention=True)
     trace = model.trace(sentence, translation=best)
+    with torch.no_grad():  # whoever wants no gradients elsewhere gets the same maps
+        unwatched = model.trace(sentence, translation=best)
+    assert all(torch.equal(one.values, other.values) for one, other in zip(trace.maps, unwatched.maps, strict=True))
     source, said = trace.streams
     assert [stream.kind for stream in trace.streams] == ["text", "text"]
     assert "".join(source.labels[:-1]) == " " + sentence

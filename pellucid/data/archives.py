@@ -11,7 +11,7 @@ from pathlib import Path, PurePosixPath
 from urllib.request import Request, urlopen
 
 from pellucid.data.sentences import one_line, reason
-from pellucid.data.tars import BROKEN, FILES, MAX_BYTES, Stream, open_archive, read_entries
+from pellucid.data.tars import BROKEN, FILES, MAX_BYTES, ByteStream, open_archive, read_entries
 from pellucid.files import make_folder, sync, sync_named
 
 MAX_MEMBERS = 10_000
@@ -74,7 +74,7 @@ def unpack_archive(archive: Path, target: Path, *, max_bytes: int = MAX_BYTES, m
         raise ValueError(one_line(f"{archive} can't be unpacked: {reason(error)}")) from error
 
 
-def _extract(stream: Stream, folder: Path, max_members: int) -> None:
+def _extract(stream: ByteStream, folder: Path, max_members: int) -> None:
     for count, entry in enumerate(read_entries(stream), start=1):
         if count > max_members:
             raise ValueError(f"it holds more than {max_members:,} members")

@@ -53,7 +53,7 @@ class Annotations(NamedTuple):
     folder: Path | None = None  # None: the records hold their images
 
 
-class Entry(NamedTuple):
+class CaptionedImage(NamedTuple):
     """An image and its captions."""
 
     picture: PictureFile
@@ -65,7 +65,7 @@ class CaptionListing:
     """The captioned images of a source by split, before any of them is decoded."""
 
     format: str
-    splits: dict[str, list[Entry]]
+    splits: dict[str, list[CaptionedImage]]
     is_split: bool = True  # False: all are listed under "train" because nothing says otherwise
 
     def __len__(self) -> int:
@@ -137,7 +137,7 @@ def assemble(
     pictures: Callable[[Annotation], Path | Member | None],
     problems: Problems,
     source: str,
-) -> tuple[dict[str, list[Entry]], bool]:
+) -> tuple[dict[str, list[CaptionedImage]], bool]:
     """(The entries by split, whether the records name splits): captions cleaned, those of one image brought together.
 
     An image that two splits hold stays in the one that judges: in test, else in validation.
@@ -158,7 +158,7 @@ def assemble(
             sentences = []
             merged[record.id] = record, sentences
         sentences += _sentences(captions, record.id, problems)
-    splits: dict[str, list[Entry]] = {}
+    splits: dict[str, list[CaptionedImage]] = {}
     for name, (record, sentences) in merged.items():
         entries = splits.setdefault(record.split or "train", [])
         file = None if BROKEN_TEXT.search(name) else pictures(record)
@@ -167,7 +167,7 @@ def assemble(
         elif not sentences:
             problems.add(BARE, name)
         else:
-            entries.append(Entry(PictureFile(name, file), tuple(sentences)))
+            entries.append(CaptionedImage(PictureFile(name, file), tuple(sentences)))
     problems.check(MISSING, len(merged), source)
     problems.check(NO_TEXT, total, source)
     return splits, any(record.split for record, _ in merged.values())

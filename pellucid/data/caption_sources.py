@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from pellucid.data import listings
-from pellucid.data.caption_files import CaptionListing, Entry, Problems
+from pellucid.data.caption_files import CaptionedImage, CaptionListing, Problems
 from pellucid.data.caption_formats import list_captions
 from pellucid.data.captions import CLASSES, CaptionSet, CaptionSplits
 from pellucid.data.division import hash_split
@@ -90,7 +90,7 @@ def find_captions(
     return listing, parts
 
 
-def _hash_split(entries: list[Entry]) -> dict[str, list[Entry]]:
+def _hash_split(entries: list[CaptionedImage]) -> dict[str, list[CaptionedImage]]:
     by_name = {entry.picture.name: entry for entry in entries}
     items: listings.Entries = [(entry.picture, 0) for entry in entries]
     chosen = hash_split(items, ("test", "validation"))
@@ -99,7 +99,7 @@ def _hash_split(entries: list[Entry]) -> dict[str, list[Entry]]:
     return {split: [by_name[item.name] for item, _ in each] for split, each in chosen.items()}
 
 
-def _gather(entries: list[Entry], config: CaptionData, unreadable: Unreadable, fits: bool) -> CaptionSet:
+def _gather(entries: list[CaptionedImage], config: CaptionData, unreadable: Unreadable, fits: bool) -> CaptionSet:
     pictures = [entry.picture for entry in entries]
     if fits:
         images = into_memory(pictures, [0] * len(pictures), CLASSES, config.size, CHANNELS, unreadable)

@@ -157,14 +157,14 @@ class LazyImageSet:
         """The images at these indices, decoded now; of each the whole, or a view."""
         return self.begin(indices, views).finish()
 
-    def begin(self, indices: Tensor, views: Sequence[View] | None = None, *, pinned: bool = False) -> "Reading":
+    def begin(self, indices: Tensor, views: Sequence[View] | None = None, *, pinned: bool = False) -> "Decoding":
         """Have these images decoded while something else is done. pinned: into memory that a GPU can reach itself."""
         places = torch.arange(len(self))[indices].tolist()  # so that negative, boolean and too large ones act as usual
         out = torch.empty(len(places), *self.shape, dtype=torch.uint8, pin_memory=pinned)
         if self._decoders is None:
             self._decoders = Decoders(self.threads, self.processes)
         each = [None] * len(places) if views is None else views
-        return Reading(self, places, each, out, self._decoders.begin(out, [self.items[i] for i in places], each))
+        return Decoding(self, places, each, out, self._decoders.begin(out, [self.items[i] for i in places], each))
 
     def read_whole(self, indices: Tensor) -> tuple[UInt8[Tensor, "b c y x"], Tensor]:
         """The images at these indices that can be read, and their indices: none stands in for another."""
@@ -223,7 +223,7 @@ class LazyImageSet:
 
 
 @dataclass(frozen=True, eq=False)
-class Reading:
+class Decoding:
     """Images that are being decoded."""
 
     images: LazyImageSet

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from pellucid.data.augment import draw_views
 from pellucid.data.images import ImageSet
-from pellucid.data.lazy import LazyImageSet, Reading
+from pellucid.data.lazy import Decoding, LazyImageSet
 from pellucid.data.listings import Images
 
 ON_DEVICE_BYTES = 8 << 30  # image sets up to this size live on the GPU
@@ -169,7 +169,7 @@ class Loader:
             for step in range(start, end):
                 yield [(self.share(step, part), None) for part in range(self.parts)]
             return
-        waiting: deque[list[tuple[Share, Reading | Tensor]]] = deque()
+        waiting: deque[list[tuple[Share, Decoding | Tensor]]] = deque()
         try:
             for step in range(start, min(end, start + ahead)):
                 waiting.append(self._begin(step))
@@ -182,12 +182,12 @@ class Loader:
         finally:
             for begun in waiting:
                 for _, pixels in begun:
-                    if isinstance(pixels, Reading):
+                    if isinstance(pixels, Decoding):
                         pixels.cancel()
 
-    def _begin(self, step: int) -> list[tuple[Share, Reading | Tensor]]:
+    def _begin(self, step: int) -> list[tuple[Share, Decoding | Tensor]]:
         pinned = self.device.type == "cuda"
-        begun: list[tuple[Share, Reading | Tensor]] = []
+        begun: list[tuple[Share, Decoding | Tensor]] = []
         for part in range(self.parts):
             share = self.share(step, part)
             if isinstance(self.images, LazyImageSet):
@@ -198,9 +198,9 @@ class Loader:
                 begun.append((share, pixels.pin_memory() if pinned else pixels))
         return begun
 
-    def _arrive(self, share: Share, pixels: Reading | Tensor) -> tuple[Share, UInt8[Tensor, "b c y x"]]:
+    def _arrive(self, share: Share, pixels: Decoding | Tensor) -> tuple[Share, UInt8[Tensor, "b c y x"]]:
         """On the device: copied while it still computes the steps before."""
-        read = pixels.finish() if isinstance(pixels, Reading) else pixels
+        read = pixels.finish() if isinstance(pixels, Decoding) else pixels
         if self.copies is None:
             return share, read
         with torch.cuda.stream(self.copies):

@@ -34,7 +34,7 @@ FILES = (tarfile.REGTYPE, tarfile.AREGTYPE, tarfile.CONTTYPE)
 
 
 @dataclass(frozen=True)
-class Entry:
+class TarEntry:
     """A member of a tar as its headers tell it; `offset` is where its content begins."""
 
     name: str
@@ -43,7 +43,7 @@ class Entry:
     offset: int
 
 
-class Stream:
+class ByteStream:
     """Bytes that are read forward and counted; more than `most` of them are an error."""
 
     def __init__(self, source: Any, most: int) -> None:
@@ -76,7 +76,7 @@ class Stream:
         return data
 
 
-class PlainStream(Stream):
+class PlainStream(ByteStream):
     """A tar on disk, in which contents are passed over unread."""
 
     def __init__(self, file: BinaryIO) -> None:
@@ -89,7 +89,7 @@ class PlainStream(Stream):
 
 
 @contextmanager
-def open_archive(path: Path, max_bytes: int = MAX_BYTES) -> Iterator[Stream]:
+def open_archive(path: Path, max_bytes: int = MAX_BYTES) -> Iterator[ByteStream]:
     """The bytes of the tar that the file is, or that it holds."""
     with path.open("rb") as file:
         size = _find_debian_data(file) if file.read(8) == b"!<arch>\n" else file.seek(0, os.SEEK_END) + file.seek(0)
@@ -103,10 +103,10 @@ def open_archive(path: Path, max_bytes: int = MAX_BYTES) -> Iterator[Stream]:
             inside = bz2.BZ2File(source)  # pyright: ignore[reportArgumentType, reportCallIssue]
         elif magic == b"\xfd7zXZ\0":
             inside = _Unxz(source)
-        yield Stream(inside, min(max_bytes, max(MIN_BYTES, MOST_RATIO * source.size)))
+        yield ByteStream(inside, min(max_bytes, max(MIN_BYTES, MOST_RATIO * source.size)))
 
 
-def read_entries(stream: Stream) -> Iterator[Entry]:
+def read_entries(stream: ByteStream) -> Iterator[TarEntry]:
     """The members in their order. Before the next is asked for, a member's content may be read.
 
     A name of more than 100 characters comes in a header of its own before the member's: GNU's, or POSIX's (pax).
@@ -133,7 +133,7 @@ def read_entries(stream: Stream) -> Iterator[Entry]:
         if header.type in tarfile.SUPPORTED_TYPES and not header.isreg():
             length = 0  # a folder, a link or a device has no content, whatever its header says
         offset = stream.place
-        yield Entry(name, header.type, length, offset)
+        yield TarEntry(name, header.type, length, offset)
         stream.skip_to(offset + length + -length % BLOCK)
         name, size, names = None, None, 0
 

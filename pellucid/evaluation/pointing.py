@@ -26,8 +26,8 @@ from pellucid.models.captioner import Captioner
 from pellucid.watching import watch
 from pellucid.watching.record import Record
 
-Box = tuple[float, float, float, float]  # (y0, x0, y1, x1) in pixels, ends exclusive
-Boxes = Sequence[Sequence[Box]]  # of each word; none for words that name no object
+Region = tuple[float, float, float, float]  # (y0, x0, y1, x1) in pixels, ends exclusive
+Boxes = Sequence[Sequence[Region]]  # of each word; none for words that name no object
 PointingMap = tuple[
     int | None, int | None
 ]  # layer, head; the mean of a layer's heads without a head, of all without both
@@ -130,7 +130,7 @@ def multiply_layers(records: Sequence[Record]) -> Float[Tensor, "b s s"]:
     return total
 
 
-def aligned(words: Sequence[str], caption: str, boxes: Boxes) -> list[Sequence[Box]]:
+def aligned(words: Sequence[str], caption: str, boxes: Boxes) -> list[Sequence[Region]]:
     """The boxes of each word said, from those of the true caption's words: where it says the same word at that place.
 
     >>> aligned(["a", "red", "cube"], "A red ball", [(), [(0, 0, 4, 4)], [(0, 0, 4, 4)]])
@@ -180,7 +180,7 @@ def _hits(maps: Float[Tensor, "maps y x"], inside: Bool[Tensor, "2 y x"]) -> Flo
     return (peaks * inside[:, None]).sum((-2, -1)) / peaks.sum((-2, -1))
 
 
-def _inside(boxes: Sequence[Box], grid: tuple[int, int], size: tuple[int, int]) -> Bool[Tensor, "2 y x"]:
+def _inside(boxes: Sequence[Region], grid: tuple[int, int], size: tuple[int, int]) -> Bool[Tensor, "2 y x"]:
     """Which patches count: those whose centre lies in a box, and those that overlap one."""
     high, wide = size[0] / grid[0], size[1] / grid[1]
     y, x = torch.arange(grid[0], dtype=torch.float64)[:, None], torch.arange(grid[1], dtype=torch.float64)

@@ -75,7 +75,7 @@ PHONE = rf"""\([0-9]{{2,3}}\)[ \xa0]?{LAST}|(?:\+\+?)?(?:[0-9]{{2,4}}[- \xa0])?[
 ENDED = rf"{_any_case(ENDING)}|{_capital(CAPITAL)}|(?i:p?pt)[ye](?i:s?)"
 
 
-class Rule(NamedTuple):
+class Spelling(NamedTuple):
     """What a word begins with (a: a letter, 0: a digit, .: another), a pattern with it as first group, its spelling."""
 
     first: str
@@ -83,8 +83,8 @@ class Rule(NamedTuple):
     spell: Callable[[str, str], str]
 
 
-def _rule(first: str, pattern: str, spell: Callable[[str, str], str] | None = None) -> Rule:
-    return Rule(first, re.compile(pattern), spell or _plain)
+def _rule(first: str, pattern: str, spell: Callable[[str, str], str] | None = None) -> Spelling:
+    return Spelling(first, re.compile(pattern), spell or _plain)
 
 
 def _plain(text: str, kinds: str) -> str:

@@ -53,7 +53,7 @@ class PairLook:
         read = torch.cat([said.new_full((len(said), 1), START), said[:, :-1]], dim=1)
         with torch.set_grad_enabled(gradients), watch(model, gradients=gradients) as seen:
             logits = model(source, read)
-        scores, log_probs = (each.gather(2, said[..., None])[..., 0] for each in (logits, logits.log_softmax(-1)))
+            scores, log_probs = (each.gather(2, said[..., None])[..., 0] for each in (logits, logits.log_softmax(-1)))
         encoder = tuple(record for name, record in seen.items() if name.startswith("encoder."))
         decoder = tuple(
             (seen[f"decoder.blocks.{i}.attention"], seen[f"decoder.blocks.{i}.cross_attention"])

@@ -57,7 +57,7 @@ class Storage:
         return self.length * self.dtype.itemsize
 
 
-Fill = Callable[[str, Storage], None]  # reads the bytes of the storage that has this key
+FillStorage = Callable[[str, Storage], None]  # reads the bytes of the storage that has this key
 
 
 def read_pickled(path: Path) -> dict[str, Tensor]:
@@ -95,7 +95,7 @@ class Storages:
                     return key
         raise ValueError("it names a storage of a kind that isn't read here; save a state dict of plain tensors")
 
-    def tensor(self, shell: Any, fill: Fill, limit: int) -> Tensor:
+    def tensor(self, shell: Any, fill: FillStorage, limit: int) -> Tensor:
         """The tensor that a shell stands for: a view of a storage that lies inside it, and is no larger."""
         if isinstance(shell, Shell) and type(shell).__name__ == PARAMETER and shell.given:
             shell = shell.given[0]
@@ -119,7 +119,7 @@ class Storages:
         return torch.frombuffer(storage.data, dtype=storage.dtype).as_strided(shape, strides, offset)
 
 
-def _read_zip(file: BinaryIO, storages: Storages) -> tuple[Any, Fill]:
+def _read_zip(file: BinaryIO, storages: Storages) -> tuple[Any, FillStorage]:
     """A zip with data.pkl, and a member for each storage; all of them stored as they are."""
     archive = zipfile.ZipFile(file)
     members = {each.filename: each for each in archive.infolist()}
@@ -139,7 +139,7 @@ def _read_zip(file: BinaryIO, storages: Storages) -> tuple[Any, Fill]:
     return unpickle(io.BytesIO(archive.read(f"{folder}data.pkl")), ALLOWED, storages.named), fill
 
 
-def _read_older(file: BinaryIO, storages: Storages) -> tuple[Any, Fill]:
+def _read_older(file: BinaryIO, storages: Storages) -> tuple[Any, FillStorage]:
     """Pickles in a row: a number, a version, the machine, the object, the keys of its storages; then these."""
     if file.seek(0) or file.read(2) != b"\x80\x02" or file.seek(0):
         raise ValueError("it is no file of torch.save")

@@ -31,15 +31,15 @@ class Case(NamedTuple):
         return f"{self.what}: {self.value:.3g}"
 
 
-Trial = tuple[Relation, float, Case]  # a number, and the bound that a sentence sets it
+BoundedCase = tuple[Relation, float, Case]  # a number, and the bound that a sentence sets it
 
 
-def at_most(tolerance: float, what: str, value: float) -> Trial:
+def at_most(tolerance: float, what: str, value: float) -> BoundedCase:
     """The sentence says: the number is no larger."""
     return "≤", tolerance, Case(what, value)
 
 
-def at_least(tolerance: float, what: str, value: float) -> Trial:
+def at_least(tolerance: float, what: str, value: float) -> BoundedCase:
     """The sentence says: the number is no smaller."""
     return "≥", tolerance, Case(what, value)
 
@@ -117,17 +117,17 @@ class Thesis(NamedTuple):
     id: str
     text: str
 
-    def true(self, trial: Trial, *, twin: tuple[str, float]) -> Claim:
+    def true(self, trial: BoundedCase, *, twin: tuple[str, float]) -> Claim:
         """The number bears the sentence out; the twin's doesn't."""
         relation, tolerance, case = trial
         return Claim(*self, "true", relation, tolerance, holds=(case,), twin=Case(*twin))
 
-    def false(self, trial: Trial, *, twin: tuple[str, float], truth: str, heard: bool = False) -> Claim:
+    def false(self, trial: BoundedCase, *, twin: tuple[str, float], truth: str, heard: bool = False) -> Claim:
         """The number speaks against the sentence; the twin's doesn't. truth: what is so instead."""
         relation, tolerance, case = trial
         return Claim(*self, "false", relation, tolerance, (), (case,), Case(*twin), truth, heard)
 
-    def conditional(self, trial: Trial, *breaks: tuple[str, float], truth: str, heard: bool = False) -> Claim:
+    def conditional(self, trial: BoundedCase, *breaks: tuple[str, float], truth: str, heard: bool = False) -> Claim:
         """The first number bears the sentence out, the others break it. truth: when it is so."""
         relation, tolerance, case = trial
         broken = tuple(Case(*each) for each in breaks)

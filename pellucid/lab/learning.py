@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from pellucid.data.named import digits
 
-Pictures = Float[Tensor, "b c y x"]
+PictureBatch = Float[Tensor, "b c y x"]
 
 
 def descend(
@@ -45,7 +45,7 @@ def learn_digits(
     rate: float,
     warmup: int = 0,
     batch: int = 32,
-    augment: Callable[[Pictures], Pictures] = lambda images: images,
+    augment: Callable[[PictureBatch], PictureBatch] = lambda images: images,
 ) -> list[float]:
     """A short training on digits, in place; the loss at each step."""
     (images, labels), _ = load_digits()
@@ -58,6 +58,6 @@ def learn_digits(
 
 
 @torch.no_grad()
-def measure_accuracy(model: nn.Module, images: Pictures, labels: Int[Tensor, " b"]) -> float:
+def measure_accuracy(model: nn.Module, images: PictureBatch, labels: Int[Tensor, " b"]) -> float:
     """The share of pictures that it reads right."""
     return (model(images).argmax(-1) == labels).double().mean().item()

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from pellucid.lab.field import FieldSettings, Layers
 from pellucid.lab.frame import Claims, Drawing, Experiment, Thesis, at_most, seeded
-from pellucid.lab.learning import Pictures, descend, learn_digits, load_digits, measure_accuracy
+from pellucid.lab.learning import PictureBatch, descend, learn_digits, load_digits, measure_accuracy
 from pellucid.lab.panels import line_chart
 from pellucid.lab.shipped import CLASSIFIER, label_accuracy, load_photographs
 
@@ -30,7 +30,7 @@ class RotationMeasurement(NamedTuple):
     flipped: dict[str, float]  # by model
 
 
-def turn(images: Pictures, degrees: Float[Tensor, " b"]) -> Pictures:
+def turn(images: PictureBatch, degrees: Float[Tensor, " b"]) -> PictureBatch:
     """Each picture about its middle by its own angle; what comes in from outside is like its border."""
     a = degrees * torch.pi / 180
     rows = torch.stack([a.cos(), -a.sin(), 0 * a, a.sin(), a.cos(), 0 * a], 1).view(-1, 2, 3)
@@ -38,18 +38,18 @@ def turn(images: Pictures, degrees: Float[Tensor, " b"]) -> Pictures:
     return F.grid_sample(images, grid, padding_mode="border", align_corners=False)
 
 
-def flip_and_crop(images: Pictures) -> Pictures:
+def flip_and_crop(images: PictureBatch) -> PictureBatch:
     """Half of them mirrored, and all moved by a pixel at most."""
     flipped = torch.where(torch.rand(len(images), 1, 1, 1) < 0.5, images.flip(-1), images)
     dy, dx = torch.randint(3, (2,)).tolist()
     return F.pad(flipped, (1, 1, 1, 1), mode="replicate")[..., dy : dy + 8, dx : dx + 8]
 
 
-def turn_at_random(images: Pictures) -> Pictures:
+def turn_at_random(images: PictureBatch) -> PictureBatch:
     return turn(images, 120 * torch.rand(len(images)) - 60)
 
 
-def train_on(augment: Callable[[Pictures], Pictures], p: RotationSettings) -> Layers:
+def train_on(augment: Callable[[PictureBatch], PictureBatch], p: RotationSettings) -> Layers:
     """A small CNN that learns digits as the augmentation shows them."""
     with seeded(p.seed):
         model = Layers(FieldSettings(layers=3), convolutions=True)

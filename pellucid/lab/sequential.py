@@ -14,7 +14,7 @@ from pellucid.lab.frame import Claims, Drawing, Experiment, Thesis, at_least, at
 from pellucid.lab.panels import line_chart
 from pellucid.layers import MultiHeadAttention
 
-Layer = Callable[[Tensor], Tensor]  # words (1 n d) to words
+Transform = Callable[[Tensor], Tensor]  # words (1 n d) to words
 
 
 class SequentialSettings(NamedTuple):
@@ -33,7 +33,7 @@ class SequentialMeasurement(NamedTuple):  # each by layer
     exponents: dict[str, float]  # of the chains
 
 
-def make_layers(p: SequentialSettings) -> dict[str, Layer]:
+def make_layers(p: SequentialSettings) -> dict[str, Transform]:
     """One layer of each kind, from words to as many words."""
     cell = nn.LSTMCell(p.width, p.width)
     convolution = nn.Conv1d(p.width, p.width, p.kernel, padding=p.kernel // 2)
@@ -72,7 +72,7 @@ def longest_chain(y: Tensor) -> int:
     return length[y.grad_fn]
 
 
-def layers_between(layer: Layer, x: Float[Tensor, "1 n d"]) -> int:
+def layers_between(layer: Transform, x: Float[Tensor, "1 n d"]) -> int:
     """How many layers of a kind it takes until the last word depends on the first."""
     first = x[:, :1].clone().requires_grad_()
     y = torch.cat([first, x[:, 1:]], 1)

@@ -15,13 +15,13 @@ from pellucid.explain.faithfulness import AnswerCurves, Faithfulness, ranks
 from pellucid.layers.modes import evaluating
 from pellucid.looking.answers import Target
 from pellucid.looking.feeding import TextRow
-from pellucid.looking.methods import METHODS, explain
+from pellucid.looking.methods import ALL_METHODS, explain
 from pellucid.looking.passage import Passage
 
 
 def text_faithfulness(
     passages: Sequence[Passage],
-    methods: Sequence[str] = METHODS,
+    methods: Sequence[str] = ALL_METHODS,
     *,
     steps: int = 8,
     fill: int | None = None,

@@ -23,7 +23,7 @@ from pellucid.looking.passage import Passage, leaves_of
 from pellucid.looking.streams import Tokens, contexts, cross_records, self_records
 from pellucid.watching import Record
 
-METHODS: tuple[str, ...] = (*get_args(maps.Method), "column mass", "integrated gradients")
+ALL_METHODS: tuple[str, ...] = (*get_args(maps.Method), "column mass", "integrated gradients")
 USUAL = ("rollout", "gradient")
 STEPS = 32  # points of the path that gradients are integrated over
 AT_ONCE = 2e9  # parameters × tokens × answers above which only what needs no gradient of its own is usual
@@ -53,8 +53,8 @@ def explain(
     >>> [(each.method, each.stream, each.values.shape) for each in explain(passage, "gradient", likelier)]
     [('gradient', 'text', torch.Size([5]))]
     """
-    if method not in METHODS:
-        raise ValueError(f"method is {method!r}; expected one of {', '.join(METHODS)}")
+    if method not in ALL_METHODS:
+        raise ValueError(f"method is {method!r}; expected one of {', '.join(ALL_METHODS)}")
     targets: Sequence[Target | None] = passage.answered.targets if target is None else [target]
     if not targets:
         check_answer(passage, method)

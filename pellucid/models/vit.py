@@ -31,7 +31,7 @@ from pellucid.models.sizes import (
 from pellucid.ops.positions import grid_positions, sinusoidal_2d
 
 Pooling = Literal["class", "mean", "sequence", "none"]
-Positions = Literal["learned", "sinusoidal", "rotary", "none"]
+PositionKind = Literal["learned", "sinusoidal", "rotary", "none"]
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class ViTConfig:
     pooling: Pooling = "class"
     """What is read: the class token, the mean of the patches, their mean with learned weights (sequence), or every
     token as it is, with no answer (none)."""
-    positions: Positions = "learned"
+    positions: PositionKind = "learned"
     """How a token knows its place."""
     rotary_base: float = 100.0
     """Of rotary positions, for two axes."""

@@ -25,7 +25,7 @@ from pellucid.ops.listed import attend_listed, takes_lists
 Impl = Literal["auto", "reference", "fused", "triton"]
 FEW_QUERIES = 16  # up to here the formula takes a sixth to three quarters of the kernel's time on an H200
 _HAS_TRITON = importlib.util.find_spec("triton") is not None
-Mask = Bool[Tensor, "..."] | Float[Tensor, "..."] | None
+PlainMask = Bool[Tensor, "..."] | Float[Tensor, "..."] | None
 
 
 def attend(
@@ -155,7 +155,7 @@ def _reference(
     q: Float[Tensor, "b h q d"],
     k: Float[Tensor, "b g k d"],
     v: Float[Tensor, "b g k e"],
-    mask: Mask,
+    mask: PlainMask,
     beta: float,
     causal: bool,
     dropout: float,
@@ -168,7 +168,7 @@ def _fused(
     q: Float[Tensor, "b h q d"],
     k: Float[Tensor, "b g k d"],
     v: Float[Tensor, "b g k e"],
-    mask: Mask,
+    mask: PlainMask,
     beta: float,
     causal: bool,
     dropout: float,

@@ -17,7 +17,7 @@ from pellucid.models import CaptionerConfig, TransformerConfig, ViTConfig
 from pellucid.runs.tuning import Tune
 
 Precision = Literal["float32", "bf16"]
-Rule = Literal["adamw", "muon", "sgd"]
+OptimizerName = Literal["adamw", "muon", "sgd"]
 Fall = Literal["cosine", "linear", "constant"]
 Balance = Literal["none", "weights", "sampling"]
 
@@ -30,7 +30,7 @@ class Optim:
     'cosine'
     """
 
-    name: Rule = "adamw"
+    name: OptimizerName = "adamw"
     """Muon moves the blocks' matrices by orthogonalised momentum, and everything else by AdamW."""
     lr: float = 1e-3
     """Highest rate of AdamW or SGD."""
@@ -60,7 +60,7 @@ class Optim:
     """Share of the rates for a captioner's encoder: less, so that one that knows something forgets less of it."""
 
     def __post_init__(self) -> None:
-        for name, choices in (("name", Rule), ("schedule", Fall)):
+        for name, choices in (("name", OptimizerName), ("schedule", Fall)):
             if getattr(self, name) not in get_args(choices):
                 expected = ", ".join(map(repr, get_args(choices)))
                 raise ValueError(f"optim.{name} is {getattr(self, name)!r}; expected one of {expected}")

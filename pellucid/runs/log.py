@@ -15,7 +15,7 @@ LONGEST = 1 << 16  # bytes of a line; ours have some hundreds
 LARGEST = 1 << 53  # of a step or an epoch: beyond, not every whole number is a float
 
 
-class Step(NamedTuple):
+class LoggedStep(NamedTuple):
     """A step of training. figures: of its batch; None where one is no number."""
 
     step: int
@@ -23,7 +23,7 @@ class Step(NamedTuple):
     figures: dict[str, float | None]
 
 
-class Evaluation(NamedTuple):
+class LoggedEvaluation(NamedTuple):
     """An evaluation after a step. seconds: of training until then."""
 
     step: int
@@ -36,8 +36,8 @@ class Evaluation(NamedTuple):
 class Log:
     """What a run has logged, in the order of the file. odd: how many lines were left out."""
 
-    steps: list[Step] = field(default_factory=list)
-    evaluations: list[Evaluation] = field(default_factory=list)
+    steps: list[LoggedStep] = field(default_factory=list)
+    evaluations: list[LoggedEvaluation] = field(default_factory=list)
     odd: int = 0
     file: tuple[int, int] | None = None  # which one it is, for a run that goes on replaces it
     place: int = 0  # bytes read
@@ -57,15 +57,15 @@ class Log:
             stream.seek(self.place)
             for text, entry in read_lines(stream):
                 self.place = stream.tell()
-                if isinstance(entry, Step):
+                if isinstance(entry, LoggedStep):
                     self.steps.append(entry)
-                elif isinstance(entry, Evaluation):
+                elif isinstance(entry, LoggedEvaluation):
                     self.evaluations.append(entry)
                 else:
                     self.odd += not text.isspace()
 
 
-def read_lines(stream: BinaryIO) -> Iterator[tuple[bytes, Step | Evaluation | None]]:
+def read_lines(stream: BinaryIO) -> Iterator[tuple[bytes, LoggedStep | LoggedEvaluation | None]]:
     """Every line with what it says, None for an odd one; without a last line that a killed process left unfinished."""
     while line := stream.readline(LONGEST):
         text = line
@@ -75,7 +75,7 @@ def read_lines(stream: BinaryIO) -> Iterator[tuple[bytes, Step | Evaluation | No
             yield text, parse_line(text) if text is line else None
 
 
-def parse_line(text: bytes) -> Step | Evaluation | None:
+def parse_line(text: bytes) -> LoggedStep | LoggedEvaluation | None:
     """
     >>> parse_line(b'{"step": 3, "epoch": 0.5, "loss": 2.25}')
     Step(step=3, epoch=0.5, figures={'loss': 2.25})
@@ -96,7 +96,9 @@ def parse_line(text: bytes) -> Step | Evaluation | None:
         return None
     numbers = {name: number(value) for name, value in figures.items()}
     return (
-        Step(step, epoch, numbers) if figures is line else Evaluation(step, epoch, numbers, number(line.get("seconds")))
+        LoggedStep(step, epoch, numbers)
+        if figures is line
+        else LoggedEvaluation(step, epoch, numbers, number(line.get("seconds")))
     )
 
 

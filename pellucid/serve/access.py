@@ -13,7 +13,7 @@ from typing import Any
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from pellucid.serve.callers import Callers
-from pellucid.serve.metrics import Metrics
+from pellucid.serve.metrics import Counters
 from pellucid.serve.problems import shorten
 
 log = logging.getLogger("pellucid.serve")
@@ -26,7 +26,7 @@ Line = dict[str, Any]
 class Access:
     """ASGI middleware around everything else, the guard too."""
 
-    def __init__(self, app: ASGIApp, *, callers: Callers, metrics: Metrics, write: Callable[[Line], None] | None):
+    def __init__(self, app: ASGIApp, *, callers: Callers, metrics: Counters, write: Callable[[Line], None] | None):
         self.app, self.callers, self.metrics, self.write = app, callers, metrics, write
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

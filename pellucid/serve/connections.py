@@ -14,7 +14,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from pellucid.serve.callers import Callers, household
 from pellucid.serve.doors import FULL
 from pellucid.serve.limits import Limits
-from pellucid.serve.metrics import Metrics
+from pellucid.serve.metrics import Counters
 from pellucid.serve.problems import RETRY_AFTER
 
 log = logging.getLogger("pellucid.serve")
@@ -122,7 +122,7 @@ class Acceptor:
 
     def __init__(
         self, listening: socket.socket, make: Callable[["Acceptor"], Connection], most: int, each: int,
-        callers: Callers, metrics: Metrics,
+        callers: Callers, metrics: Counters,
     ):  # fmt: skip
         self.listening, self.make, self.most, self.each = listening, make, most, each
         self.callers, self.metrics = callers, metrics

@@ -38,7 +38,7 @@ class Histogram:
         yield line(f"{name}_count", below, **labels)
 
 
-class Metrics:
+class Counters:
     """Counters since the server began. What is a state at this moment is given to `text`."""
 
     def __init__(self) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 from pellucid.config import finite, read_json
 from pellucid.runs import Checkpoint, RunFolder
 from pellucid.runs.folder import SECOND_STAGE, kind_of_run
-from pellucid.runs.log import Log, Step, whole_number
+from pellucid.runs.log import Log, LoggedStep, whole_number
 
 LARGEST = 1 << 20  # bytes of a run's JSON files
 LIVE = 30.0  # seconds: a run that has logged nothing for longer is not running, as far as can be told from outside
@@ -115,7 +115,7 @@ class Runs:
         return data if isinstance(data, dict) else {}
 
 
-def thin_out(steps: list[Step], points: int) -> dict[str, list[float | None]]:
+def thin_out(steps: list[LoggedStep], points: int) -> dict[str, list[float | None]]:
     """Logged steps as columns. More than `points` of them become means of equal spans, told at the span's last step.
 
     >>> thin_out([Step(i, i / 2, {"loss": 6.0 - i}) for i in range(1, 5)], points=2)

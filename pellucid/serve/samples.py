@@ -13,7 +13,7 @@ from pellucid.data.scenes import SceneConfig, make_scenes
 
 PICTURES = Path(__file__).parents[1] / "cli" / "samples"
 SCENE_SAMPLES = 3
-Kind = Literal["photograph", "drawing", "scene"]
+SampleKind = Literal["photograph", "drawing", "scene"]
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,7 @@ class Sample:
 
     name: str
     title: str
-    kind: Kind
+    kind: SampleKind
     type: str
     data: bytes
 
@@ -41,7 +41,7 @@ def samples() -> dict[str, Sample]:
 _TITLES = {"flower": "a flower", "china": "a temple in China"}
 
 
-def _file(path: Path, kind: Kind, title: str) -> Sample:
+def _file(path: Path, kind: SampleKind, title: str) -> Sample:
     media = "image/png" if path.suffix == ".png" else "image/jpeg"
     return Sample(path.stem, title, kind, media, path.read_bytes())
 

@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from pellucid.serve.samples import Kind
+from pellucid.serve.samples import SampleKind
 
 Name = Annotated[str, Field(min_length=1, max_length=200)]
 MOST_TEXT = 2000  # characters
@@ -117,7 +117,7 @@ class Captions(BaseModel):
 class SampleEntry(BaseModel):
     name: str
     title: str
-    kind: Annotated[Kind, Field(description="What sort of picture it is.")]
+    kind: Annotated[SampleKind, Field(description="What sort of picture it is.")]
 
 
 class Summary(BaseModel):

@@ -9,7 +9,7 @@ from pellucid.serve.desk import Desk
 from pellucid.serve.doors import Doors
 from pellucid.serve.killable import KillableWorker
 from pellucid.serve.limits import Limits
-from pellucid.serve.metrics import Metrics, resident_memory
+from pellucid.serve.metrics import Counters, resident_memory
 from pellucid.serve.shared import Shared
 from pellucid.serve.uploads import Uploads
 from pellucid.serve.worker import Worker
@@ -21,7 +21,7 @@ class Service:
     def __init__(self, limits: Limits, proxies: Iterable[str] = ()):
         self.limits = limits
         self.callers = Callers(limits.unbounded, proxies)
-        self.metrics = Metrics()
+        self.metrics = Counters()
         self.doors = Doors(limits)
         self.uploads = Uploads(limits, self.callers)
         self.desk = Desk(self.uploads, Worker(limits.gather, self.metrics.batches.add), limits)

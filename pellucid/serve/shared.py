@@ -11,7 +11,7 @@ KEPT = 64  # answers
 STOPPING = "the server is stopping; try again when it is back"
 
 
-class Job(Generic[T]):
+class SharedAnswer(Generic[T]):
     """One answer that is being computed, and how many wait for it."""
 
     def __init__(self, work: Coroutine[Any, Any, T]):
@@ -29,7 +29,7 @@ class Shared(Generic[T]):
     def __init__(self, linger: float):
         self.linger = linger
         self.kept: dict[Hashable, T] = {}  # the oldest first
-        self.jobs: dict[Hashable, Job[T]] = {}
+        self.jobs: dict[Hashable, SharedAnswer[T]] = {}
         self.closed = False
 
     async def get(self, key: Hashable, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
@@ -58,8 +58,8 @@ class Shared(Generic[T]):
         for job in self.jobs.values():
             job.task.cancel()
 
-    def _begin(self, key: Hashable, work: Callable[[], Coroutine[Any, Any, T]]) -> Job[T]:
-        job = self.jobs[key] = Job(work())
+    def _begin(self, key: Hashable, work: Callable[[], Coroutine[Any, Any, T]]) -> SharedAnswer[T]:
+        job = self.jobs[key] = SharedAnswer(work())
 
         def ended(task: asyncio.Task[T]) -> None:
             del self.jobs[key]

@@ -74,7 +74,7 @@ class Captioning(OnPictures):
         self.held_out: CaptionSet | None = evaluated_on(run, splits)
         self.exact = self.held_out is not None and all(len(said) == 1 for said in self.held_out.captions)
         self.score = "exact" if self.exact else "cider_d"
-        self.known = Known.of(splits.train, tokenizer, run.model.max_length, device)
+        self.known = KnownCaptions.of(splits.train, tokenizer, run.model.max_length, device)
         self.mirrored = tokenizer.mirrored.to(device)
         self.model = Captioner(run.model).to(device)
 
@@ -102,7 +102,7 @@ class Captioning(OnPictures):
         right = (logits[:, read].detach().argmax(-1) == rows.targets[:, read]) & there
         return loss, {"accuracy": right.sum() / there.sum()}
 
-    def rows(self, tokens: Int[Tensor, "b k t"]) -> "Rows":
+    def rows(self, tokens: Int[Tensor, "b k t"]) -> "CaptionRows":
         """Everything that the decoder is asked of each picture, side by side: the picture is looked at once."""
         run, (_, k, t) = self.run, tokens.shape
         read = torch.cat([tokens, backwards(tokens)], 1) if run.backward else tokens
@@ -121,7 +121,7 @@ class Captioning(OnPictures):
             open_to_all = (number >= read.shape[1]) & (number < read.shape[1] + guessed)
             past = torch.ones(t - 1, t - 1, dtype=torch.bool, device=tokens.device).tril()
             mask = repeat(past | open_to_all[:, None, None], "r q k -> (b r) 1 q k", b=len(tokens))
-        return Rows(torch.cat(inputs, 1), torch.cat(targets, 1), read.shape[1], guessed, mask)
+        return CaptionRows(torch.cat(inputs, 1), torch.cat(targets, 1), read.shape[1], guessed, mask)
 
     def bags(self, share: Share, flipped: Tensor) -> Float[Tensor, "b v"]:
         """For each picture how often its captions have each word, as shares."""
@@ -256,7 +256,7 @@ def _stacked(a: Int[Tensor, "b j s"], b: Int[Tensor, "b k t"]) -> Int[Tensor, "b
     return torch.cat([F.pad(rows, (0, longest - rows.shape[-1]), value=PAD) for rows in (a, b)], 1)
 
 
-class Rows(NamedTuple):
+class CaptionRows(NamedTuple):
     """What the decoder reads and should say for each picture: captions to read, to guess, and a row for all words."""
 
     inputs: Int[Tensor, "b rows t"]
@@ -266,7 +266,7 @@ class Rows(NamedTuple):
     mask: Tensor | None
 
 
-class Known(NamedTuple):
+class KnownCaptions(NamedTuple):
     """The training captions as numbers. mean_length: how many of them a caption makes the model say, END included."""
 
     tokens: Int[Tensor, "images most t"]
@@ -274,7 +274,7 @@ class Known(NamedTuple):
     mean_length: float
 
     @classmethod
-    def of(cls, data: CaptionSet, tokenizer: CaptionTokenizer, length: int, device: torch.device) -> "Known":
+    def of(cls, data: CaptionSet, tokenizer: CaptionTokenizer, length: int, device: torch.device) -> "KnownCaptions":
         counts = torch.tensor([len(captions) for captions in data.captions])
         rows = tokenizer.batch([caption for captions in data.captions for caption in captions], length)
         tokens = torch.full((len(counts), int(counts.max()), length), PAD)

@@ -20,7 +20,7 @@ from pellucid.config import from_json, parse_json, to_json
 from pellucid.explain.trace import Layer, Likely, Map, SeenPicture, Stream, Trace
 from pellucid.files import sync_named
 from pellucid.views.first_bundle import MAGIC, read_first
-from pellucid.views.fitting import MOST_HEADER, build_layer, check_picture, check_trace, expect
+from pellucid.views.fitting import MOST_HEADER, AttentionHeader, build_layer, check_picture, check_trace, expect
 
 FORMAT, VERSION = "pellucid-trace", "2"
 SUFFIX = ".pellucid"
@@ -39,14 +39,9 @@ class PictureHeader:
 
 
 @dataclass(frozen=True)
-class LayerHeader:
-    """A layer, its tensors by their names. beta is a number, or "inf" or "-inf" for hard attention."""
+class LayerHeader(AttentionHeader):
+    """A layer, its tensors by their names."""
 
-    name: str
-    queries: str
-    keys: str
-    beta: float | Literal["inf", "-inf"]
-    causal: bool
     heads: int
     q: str
     k: str

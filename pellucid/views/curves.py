@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from pellucid.runs import Duration, RunFolder
-from pellucid.runs.log import Evaluation, Step
+from pellucid.runs.log import LoggedEvaluation, LoggedStep
 from pellucid.views.figures import check_path, save_figure
 from pellucid.views.training import LINES, History, Point, curves_figure
 
@@ -78,7 +78,7 @@ def _planned_epochs(folder: RunFolder, step: float) -> float:
     return {"epochs": duration.amount, "steps": duration.amount * step, "minutes": 0.0}[duration.unit]
 
 
-def _point(entry: Step | Evaluation, accuracy: str) -> Point:
+def _point(entry: LoggedStep | LoggedEvaluation, accuracy: str) -> Point:
     loss, right = (entry.figures.get(name) for name in ("loss", accuracy))
     fine = (math.nan if figure is None or abs(figure) > LARGEST else float(figure) for figure in (loss, right))
     return Point(entry.epoch, *fine)

@@ -15,21 +15,25 @@ from torch import Tensor
 
 from pellucid.config import from_json, parse_json
 from pellucid.explain.trace import Map, SeenPicture, Stream, Trace
-from pellucid.views.fitting import MOST_HEADER, build_layer, check_picture, expect
+from pellucid.views.fitting import MOST_HEADER, AttentionHeader, build_layer, check_picture, expect
 
 MAGIC = b"PELLUCID"
 VERSION = 1
 ALIGNED = 8  # bytes: header and arrays begin at multiples of it
 
-DType = Literal["float16", "float32", "uint8"]
-NUMPY_DTYPES: dict[DType, np.dtype] = {"float16": np.dtype("<f2"), "float32": np.dtype("<f4"), "uint8": np.dtype("u1")}
+FirstDType = Literal["float16", "float32", "uint8"]
+NUMPY_DTYPES: dict[FirstDType, np.dtype] = {
+    "float16": np.dtype("<f2"),
+    "float32": np.dtype("<f4"),
+    "uint8": np.dtype("u1"),
+}
 
 
 @dataclass(frozen=True)
 class Array:
     """Where an array lies in the data, and what its numbers are to be multiplied by."""
 
-    dtype: DType
+    dtype: FirstDType
     shape: tuple[int, ...]
     offset: int
     length: int
@@ -37,14 +41,9 @@ class Array:
 
 
 @dataclass(frozen=True)
-class LayerHeader:
-    """A layer, its arrays by their places. beta is a number, or "inf" or "-inf" for hard attention."""
+class FirstLayerHeader(AttentionHeader):
+    """A layer, its arrays by their places."""
 
-    name: str
-    queries: str
-    keys: str
-    beta: float | Literal["inf", "-inf"]
-    causal: bool
     q: Array
     k: Array
     values: Array
@@ -52,7 +51,7 @@ class LayerHeader:
 
 
 @dataclass(frozen=True)
-class MapHeader:
+class FirstMapHeader:
     """A map, its values by their place."""
 
     method: str
@@ -71,17 +70,17 @@ class TokensHeader:
 
 
 @dataclass(frozen=True)
-class TraceHeader:
+class FirstTraceHeader:
     """Everything of a trace that is no array, and where the arrays are, in the order in which they lie."""
 
     model: str
     kind: Literal["classifier", "captioner"]
     image: Array
     tokens: tuple[TokensHeader, ...]
-    layers: tuple[LayerHeader, ...]
+    layers: tuple[FirstLayerHeader, ...]
     answers: tuple[tuple[str, float], ...]
     words: tuple[tuple[str, float], ...]
-    maps: tuple[MapHeader, ...]
+    maps: tuple[FirstMapHeader, ...]
 
     def arrays(self) -> Iterator[tuple[str, Array]]:
         """All of them with their names, first to last."""
@@ -109,7 +108,7 @@ def read_first(data: bytes) -> Trace:
         )
     text = parse_json(data[start : start + length], "the trace's header", most_bytes=MOST_HEADER)
     try:
-        header: TraceHeader = from_json(TraceHeader, text)
+        header: FirstTraceHeader = from_json(FirstTraceHeader, text)
     except ValueError as error:
         raise ValueError(f"the trace's header can't be read: {error}") from None
     for each in header.tokens:
@@ -119,7 +118,7 @@ def read_first(data: bytes) -> Trace:
     return _trace(header, _arrays(header, data[start + length :]))
 
 
-def _arrays(header: TraceHeader, data: bytes) -> dict[str, Tensor]:
+def _arrays(header: FirstTraceHeader, data: bytes) -> dict[str, Tensor]:
     """The arrays by their names. They lie without gaps or overlaps: a small file can't ask for a lot of memory."""
     tensors, end = {}, 0
     for name, array in header.arrays():
@@ -151,7 +150,7 @@ def _tensor(name: str, array: Array, numbers: np.ndarray) -> Tensor:
     return torch.from_numpy(wide)
 
 
-def _trace(header: TraceHeader, arrays: dict[str, Tensor]) -> Trace:
+def _trace(header: FirstTraceHeader, arrays: dict[str, Tensor]) -> Trace:
     """As version 2 says it: rows of tokens with a grid are patches, words are a text that was generated."""
     counts = {each.name: len(each.labels) for each in header.tokens}
     layers = []

@@ -2,8 +2,9 @@
 
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, Literal
 
 from torch import Tensor
 
@@ -13,6 +14,17 @@ from pellucid.explain.trace import Layer, Stream, Trace
 MOST_HEADER = 2**26  # bytes
 MOST_STREAMS, MOST_LAYERS = 256, 4096
 MOST_SAID = 300  # characters of what came, in a sentence
+
+
+@dataclass(frozen=True)
+class AttentionHeader:
+    """What every version says of a layer. beta is a number, or "inf" or "-inf" for hard attention."""
+
+    name: str
+    queries: str
+    keys: str
+    beta: float | Literal["inf", "-inf"]
+    causal: bool
 
 
 def expect(right: bool, came: str, expected: str) -> None:

@@ -25,7 +25,7 @@ from pellucid.watching.steps import (
     REDUCTIONS,
     SCALING,
     STEPS,
-    Step,
+    FollowedCall,
     fill_masked,
     fill_written,
     read_factor,
@@ -193,7 +193,7 @@ class Follower:
         elif isinstance(known, (Total, Logarithms)):
             self._remember(out, self._continue_total(known, name, args, out))
         elif not self._divide(known, x, name, args, kwargs, out):
-            self._remember(out, self._take_step(known, Step(name, x, args, kwargs, out)))
+            self._remember(out, self._take_step(known, FollowedCall(name, x, args, kwargs, out)))
 
     def _choose(self, args: tuple, out: Tensor) -> tuple[Tensor | None, Known | None]:
         """The argument that is followed: of two products that are added up, the one with the larger keys."""
@@ -212,7 +212,7 @@ class Follower:
 
         return max(found, key=lambda pair: weight(pair[1]))
 
-    def _take_step(self, trail: Trail, step: Step) -> Trail | None:
+    def _take_step(self, trail: Trail, step: FollowedCall) -> Trail | None:
         name, out = step.name, step.out
         if name in REDUCTIONS or not out.is_floating_point():
             return None

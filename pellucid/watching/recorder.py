@@ -40,7 +40,7 @@ Owner = tuple[str, nn.Module | None, TokenShapes | None]  # a module's name, its
 
 
 @dataclass(eq=False)
-class Stack:
+class BlockList:
     """A list of our own blocks: the tokens that go through it, and the attentions that have run in it, one bit each."""
 
     tokens: frozenset[Atom]
@@ -70,7 +70,7 @@ class Recorder:
         self.followers: list[Follower] = []
         self.missed: list[Missed] = []
         self.sources: list[str] = []  # inputs and attentions, for the streams
-        self.stacks: dict[str, Stack] = {}  # of our own modules, one for each list that they stand in
+        self.stacks: dict[str, BlockList] = {}  # of our own modules, one for each list that they stand in
         self.local = threading.local()  # the streams of this thread
         self.starter = threading.local()  # the module that started this thread, as its owner
         self._lock = threading.RLock()
@@ -199,7 +199,7 @@ class Recorder:
         stack = stack if place.isdigit() else name
         if stack not in self.stacks:
             before = sum(1 << i for i, other in enumerate(self.sources) if _is_in(other, stack))
-            self.stacks[stack] = Stack(frozenset([Atom(1)]), before)
+            self.stacks[stack] = BlockList(frozenset([Atom(1)]), before)
         number, inside = len(self.sources), self.stacks[stack].sources
         for path, other in self.stacks.items():
             if _is_in(name, path):

@@ -18,7 +18,7 @@ from pellucid.watching.trails import Doing, Lost, Trail
 
 
 @dataclass(frozen=True, eq=False)
-class Step:
+class FollowedCall:
     """One call of a function of PyTorch's: `x` is the argument whose trail is followed."""
 
     name: str
@@ -62,13 +62,13 @@ def _number(x: Any) -> float | None:
 # Layout.
 
 
-def _keep(trail: Trail, step: Step) -> Trail:
+def _keep(trail: Trail, step: FollowedCall) -> Trail:
     if step.out.shape != step.x.shape:
         raise Lost(f"{step.name} changes the shape of its scores")
     return trail.held_in(step.out.dtype)
 
 
-def _reshape(trail: Trail, step: Step) -> Trail:
+def _reshape(trail: Trail, step: FollowedCall) -> Trail:
     shape = step.out.shape
     if trail.extended:
         if shape[-1] != step.x.shape[-1]:
@@ -80,12 +80,12 @@ def _reshape(trail: Trail, step: Step) -> Trail:
     return replace(trail, axes=axes)
 
 
-def _permute(trail: Trail, step: Step) -> Trail:
+def _permute(trail: Trail, step: FollowedCall) -> Trail:
     order = find_order(step.name, step.x.ndim, [*step.args[1:], *step.kwargs.values()])
     return replace(trail, axes=tuple(trail.axes[d] for d in order))
 
 
-def _cut(trail: Trail, step: Step) -> Trail:
+def _cut(trail: Trail, step: FollowedCall) -> Trail:
     """Indexing: axes of size one that come and go, or the sinks that are cut off again."""
     x, out = step.x, step.out
     if out.numel() == x.numel() and step.name in ("getitem", "select") and _keeps_order(step):
@@ -101,7 +101,7 @@ def _cut(trail: Trail, step: Step) -> Trail:
     raise Lost("a part of its scores is cut out")
 
 
-def _keeps_order(step: Step) -> bool:
+def _keeps_order(step: FollowedCall) -> bool:
     """Whether an index only adds or takes axes of size one: no lists of places, and no step backwards."""
     index = step.args[1] if step.name == "getitem" else 0
     items = index if isinstance(index, tuple) else (index,)
@@ -111,7 +111,7 @@ def _keeps_order(step: Step) -> bool:
 # Arithmetic.
 
 
-def _scale(trail: Trail, step: Step) -> Trail:
+def _scale(trail: Trail, step: FollowedCall) -> Trail:
     trail = _keep(trail, step)
     factor = read_factor(step.name, step.args)
     if factor is not None and not (step.name in DIVISIONS and step.args[0] is not step.x):
@@ -129,12 +129,12 @@ def _scale(trail: Trail, step: Step) -> Trail:
     return trail.do(Doing("times", tensor=other, axes=_under(trail, step, other)))
 
 
-def _negate(trail: Trail, step: Step) -> Trail:
+def _negate(trail: Trail, step: FollowedCall) -> Trail:
     _refuse_sinks(trail, step)
     return _keep(trail, step).do(Doing("times", -1.0))
 
 
-def _add(trail: Trail, step: Step) -> Trail:
+def _add(trail: Trail, step: FollowedCall) -> Trail:
     scores, other = step.x, step.other
     if step.out.shape != scores.shape and step.out.numel() == scores.numel():  # a mask with more axes of size one
         trail = _reshape(trail, step).held_in(step.out.dtype)
@@ -158,7 +158,7 @@ def _add(trail: Trail, step: Step) -> Trail:
     return trail.do(Doing("plus", theirs, other, axes)) if theirs else trail
 
 
-def _fill(trail: Trail, step: Step) -> Trail:
+def _fill(trail: Trail, step: FollowedCall) -> Trail:
     x, out = step.x, step.out
     if step.name == "where":
         condition, yes, no = step.args
@@ -183,15 +183,15 @@ def _fill(trail: Trail, step: Step) -> Trail:
 def fill_written(trail: Trail, x: Tensor, mask: Tensor, value: float) -> Trail:
     """x[mask] = value, where the mask may have fewer axes: those that come first."""
     mask = mask.reshape(*mask.shape, *(1,) * (x.ndim - mask.ndim))
-    return _fill(trail, Step("masked_fill", x, (x, mask, value), {}, x))
+    return _fill(trail, FollowedCall("masked_fill", x, (x, mask, value), {}, x))
 
 
 def fill_masked(trail: Trail, x: Tensor, mask: Tensor) -> Trail:
     """What PyTorch's own masked softmax leaves out."""
-    return _fill(trail, Step("masked_fill", x, (x, mask, -math.inf), {}, x))
+    return _fill(trail, FollowedCall("masked_fill", x, (x, mask, -math.inf), {}, x))
 
 
-def _apply(trail: Trail, step: Step) -> Trail:
+def _apply(trail: Trail, step: FollowedCall) -> Trail:
     given = (*step.args[1:], *step.kwargs.values())
     if any(isinstance(y, Tensor) and y.numel() > 1 for y in given) or step.args[0] is not step.x:
         raise Lost(step.unfollowed)
@@ -206,7 +206,7 @@ def _apply(trail: Trail, step: Step) -> Trail:
     return trail.do(Doing("apply", name=step.name, function=lambda s: function(s, *rest, **named)))
 
 
-def _drop(trail: Trail, step: Step) -> Trail:
+def _drop(trail: Trail, step: FollowedCall) -> Trail:
     trail, args, kwargs = _keep(trail, step), step.args, step.kwargs
     p = kwargs.get("p", args[1] if len(args) > 1 else 0.5)
     training = kwargs.get("training", kwargs.get("train", args[2] if len(args) > 2 else True))
@@ -217,12 +217,12 @@ def _drop(trail: Trail, step: Step) -> Trail:
     return replace(trail, dropout=1 - (1 - trail.dropout) * (1 - p))
 
 
-def _refuse_sinks(trail: Trail, step: Step) -> None:
+def _refuse_sinks(trail: Trail, step: FollowedCall) -> None:
     if trail.extended and trail.softmax is None:
         raise Lost(f"its scores and sinks go through {step.name} together, which isn't followed")
 
 
-def _under(trail: Trail, step: Step, other: Tensor) -> Axes:
+def _under(trail: Trail, step: FollowedCall, other: Tensor) -> Axes:
     axes = broadcast(trail.axes, other.shape)
     if axes is None:
         raise Lost(f"{step.name} takes a tensor that is larger than its scores")
@@ -281,7 +281,7 @@ _POINTWISE = [
     "nan_to_num",
 ]
 LAYOUT = frozenset({*_RESHAPES, *_PERMUTES, "getitem", "expand"})
-STEPS: dict[str, Callable[[Trail, Step], Trail]] = {
+STEPS: dict[str, Callable[[Trail, FollowedCall], Trail]] = {
     **dict.fromkeys(CASTS, _keep),
     **dict.fromkeys(("identity", "alias", "requires_grad", "retain_grad", "pin_memory", "cuda", "cpu"), _keep),
     **dict.fromkeys(("expand", "expand_as"), _keep),
