@@ -190,12 +190,14 @@ def test_ten_pages_from_disk(site, visit, tmp_path):
     page.locator(".md-search-result__item").first.wait_for()
 
 
-def test_whoever_cannot_see_or_point_reads_it_too(site, visit):
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+def test_whoever_cannot_see_or_point_reads_it_too(site, visit, dark):
     """axe's rules, but for the theme's button beside each block of code, which is a landmark of its own to it."""
     with serving_folder(site, POLICY) as address:
-        page, found = visit(address), {}
-        for name in ("learn/01_attention", "do/attend", "understand/explanation", "lookup/ledger/index"):
-            page.goto(f"{address}{name}.html")
+        page, found = visit(address, dark=dark), {}
+        for name in TEN:
+            page.goto(f"{address}{name}.html", wait_until="networkidle")
+            assert page.locator("body").get_attribute("data-md-color-scheme") == ("slate" if dark else "default")
             found[name] = [each for each in axe_violations(page) if "md-code__nav" not in each]
     assert {name: each for name, each in found.items() if each} == {}
 

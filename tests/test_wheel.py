@@ -37,6 +37,15 @@ for words in (["predict", "vit-cifar10", ship, "--json"], ["caption", "captioner
         light["answer"] = json.loads(said.getvalue())[0]
 print(json.dumps(light | {"home": str(home)}))
 """
+OWN_MODEL = """
+import torch
+from torch import nn
+model, x = nn.TransformerEncoder(nn.TransformerEncoderLayer(16, 2, batch_first=True), 2), torch.randn(1, 5, 16)
+import pellucid
+seen = pellucid.look(model, given=x)
+viewer, weights = seen.show(), seen.record("layers.1.self_attn").weights()
+print(list(weights.shape), round(float(weights[0, 0, 0].sum()), 4), *viewer._repr_mimebundle_()[0])
+"""
 
 
 @pytest.fixture(scope="module")
@@ -78,9 +87,10 @@ def test_the_sources_have_what_it_takes_to_test_and_to_build_them(dist):
     assert not [name for name in inside if name.startswith((".", "runs/", "demo/", "dist/")) and name != ".gitignore"]
 
 
-def test_it_works_in_a_fresh_environment(dist, tmp_path):
-    """A command tells its version; then it predicts, captions, draws attention and trains for some steps."""
-    fresh = tmp_path / "fresh"
+@pytest.fixture(scope="module")
+def fresh(dist, tmp_path_factory) -> Path:
+    """The interpreter of an environment into which the wheel was installed."""
+    fresh = tmp_path_factory.mktemp("fresh") / "environment"
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(fresh)], check=True)
     python = fresh / ("Scripts" if os.name == "nt" else "bin") / "python"
     install = [sys.executable, "-m", "pip", "--python", str(python), "install", "--quiet", "--no-deps", "--no-index"]
@@ -88,16 +98,23 @@ def test_it_works_in_a_fresh_environment(dist, tmp_path):
     (site,) = fresh.glob("lib/python*/site-packages")
     # A path in a .pth file brings its packages; its own .pth files, one of which is our checkout's, aren't read.
     (site / "others.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    return python
 
+
+def run_fresh(folder: Path, *words: str | Path) -> subprocess.CompletedProcess[str]:
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     environment |= {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
-    how = {"cwd": tmp_path, "env": environment, "capture_output": True, "text": True, "check": False}
-    told = subprocess.run([python.with_name("pellucid"), "--version"], **how)
+    return subprocess.run(words, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+
+
+def test_it_works_in_a_fresh_environment(fresh, tmp_path):
+    """A command tells its version; then it predicts, captions, draws attention and trains for some steps."""
+    told = run_fresh(tmp_path, fresh.with_name("pellucid"), "--version")
     assert told.stdout == f"pellucid {pellucid.__version__}\n", told.stderr
-    done = subprocess.run([python, "-c", AT_WORK], **how)
+    done = run_fresh(tmp_path, fresh, "-c", AT_WORK)
     assert done.returncode == 0, done.stdout + done.stderr
     said = json.loads(done.stdout.splitlines()[-1])
-    assert Path(said["home"]) == site / "pellucid"
+    assert Path(said["home"]).is_relative_to(fresh.parents[1])
     assert "ship" in json.dumps(said["answer"])
     assert (tmp_path / "ship.html").stat().st_size > 100_000
     assert (tmp_path / "run" / "checkpoints" / "last.safetensors").is_file()
@@ -105,3 +122,12 @@ def test_it_works_in_a_fresh_environment(dist, tmp_path):
     assert not said["torch"]
     assert said["modules"] < 300
     assert said["seconds"] < 0.5
+
+
+def test_a_map_of_ones_own_model_is_three_commands_away(fresh, tmp_path):
+    """pip install, import, look: what a notebook shows of it is the viewer, and nothing is said beside it."""
+    done = run_fresh(tmp_path, fresh, "-c", OWN_MODEL)
+    assert (done.returncode, done.stderr) == (0, ""), done.stderr
+    shape, _, kinds = done.stdout.rpartition(" 1.0 ")
+    assert shape == "[1, 2, 5, 5]"
+    assert "application/vnd.jupyter.widget-view+json" in kinds

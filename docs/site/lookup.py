@@ -144,7 +144,7 @@ def claim_page(one: Experiment, claim: Claim) -> str:
             "",
             f"The sentence says that a number is {claim.relation} {claim.tolerance:g}. It was, as this site was built:",
             "",
-            "| of what | measured | |",
+            "| of what | measured | case |",
             "| --- | ---: | --- |",
             *(f"| {escaped(case.what)} | {case.value:.3g} | {what} |" for case, what in rows),
             "",
