@@ -34,6 +34,7 @@ from pellucid.data.images import probe
 from pellucid.data.inspection import recognise
 from pellucid.data.lazy import ImageFile
 from pellucid.data.opener import SUFFIXES
+from pellucid.data.shards import list_table
 
 
 def picture(seed=0, height=6, width=5, mode="RGB"):
@@ -656,6 +657,28 @@ def test_wrong_parquets(sentence, tmp_path):
     write_parquets(tmp_path, **WRONG_PARQUETS[sentence])
     with pytest.raises(ValueError, match=sentence):
         load_images(DataConfig(f"hf:{tmp_path}"))
+
+
+@pytest.mark.parametrize(
+    ("rows", "content", "repeated", "sentence"),
+    [
+        (1 << 20, b"", True, "says that it holds 1,048,576 rows"),
+        (24, bytes(1 << 22), False, "says that it holds 100,6"),
+        (400, bytes(1 << 20), True, "holds more than 67,108,864 bytes unpacked"),
+    ],
+)
+def test_a_small_parquet_file_that_unpacks_to_gigabytes_is_refused(rows, content, repeated, sentence, tmp_path):
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    cells = pa.array([{"bytes": content, "path": None}], pa.struct([("bytes", pa.binary()), ("path", pa.string())]))
+    table = pa.table({"image": cells, "label": pa.array([0])}).take(pa.array(np.zeros(rows, np.int64)))
+    path = tmp_path / "train.parquet"
+    how = {"use_dictionary": repeated, "dictionary_pagesize_limit": 1 << 30, "write_statistics": False}
+    pq.write_table(table, path, compression="zstd", **how)
+    assert path.stat().st_size < 100_000
+    with pytest.raises(ValueError, match=sentence):
+        list_table(str(tmp_path))
 
 
 @pytest.mark.parametrize("left", [0, 10, 200])

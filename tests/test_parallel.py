@@ -245,6 +245,25 @@ def test_what_has_no_room_is_told():
         TextLoader([], [], tokens=10, seed=0)
 
 
+@pytest.mark.parametrize(
+    ("line", "count", "sentence"),
+    [
+        (b"\n", 1 << 20, "it holds more than 524,288 lines"),
+        (b"word " * 400 + b"\n", 1 << 14, "it holds more than 8,388,608 bytes"),
+    ],
+)
+def test_a_small_file_that_unpacks_to_gigabytes_is_refused_on_the_way(line, count, sentence, folder, capsys):
+    for language in ("en", "de"):
+        (folder / f"test.{language}.gz").write_bytes(gzip.compress(line * count))
+    assert (folder / "test.en.gz").stat().st_size < 100_000
+    assert main(["data", "inspect", str(folder), "--json"]) == 0
+    count, (told,) = json.loads(capsys.readouterr().out)["problems"]["not put together"]
+    assert count == 1
+    assert sentence in told
+    with pytest.raises(ValueError, match=sentence):
+        load_pairs(ParallelData(str(folder)), "test")
+
+
 # Inspection
 
 

@@ -12,6 +12,8 @@ from pellucid.config import parse_json
 from pellucid.data.sentences import reason
 
 MOST_BYTES = 1 << 30  # of a file, unpacked
+MOST_RATIO, MIN_BYTES = 20, 1 << 23  # text shrinks by 5; what unpacks to less than 8 MB may shrink by more
+LINE, MIN_LINES = 8, 1 << 19  # bytes of a line on disk, on average, where there are many
 MOST_LETTERS = 1 << 14  # of a line
 TABLES = (".tsv", ".csv", ".jsonl")
 PACKED = ".gz"
@@ -187,11 +189,15 @@ def read_lines(path: Path) -> Iterator[str]:
     """The lines of a text file, plain or .gz, in UTF-8."""
     read = number = 0
     try:
+        size = path.stat().st_size if path.is_file() else MOST_BYTES  # a pipe has no size
+        most, most_lines = min(MOST_BYTES, max(MIN_BYTES, MOST_RATIO * size)), max(MIN_LINES, size // LINE)
         with gzip.open(path, "rb") if path.suffix == PACKED else path.open("rb") as file:
             while line := file.readline(4 * MOST_LETTERS):
                 number, read = number + 1, read + len(line)
-                if read > MOST_BYTES:
-                    raise ValueError(f"it holds more than {MOST_BYTES:,} bytes")
+                if read > most:
+                    raise ValueError(f"it holds more than {most:,} bytes")
+                if number > most_lines:
+                    raise ValueError(f"it holds more than {most_lines:,} lines, in {size:,} bytes")
                 text = line.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n")
                 if len(text) > MOST_LETTERS or not (line.endswith(b"\n") or len(line) < 4 * MOST_LETTERS):
                     raise ValueError(f"line {number:,} has more than {MOST_LETTERS:,} letters")

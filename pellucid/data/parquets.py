@@ -1,7 +1,7 @@
 """Tables of pictures in Parquet files, as Hugging Face's sets are stored, read by PyArrow alone."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,9 @@ from pellucid.extras import require
 
 IMAGE_COLUMNS = ("image", "img")
 LABEL_COLUMNS = ("label", "fine_label", "labels")
+MOST_RATIO, MIN_BYTES = 20, 1 << 26  # pictures shrink by 5 at most; what unpacks to less than 64 MB may shrink by more
+ROW, MIN_ROWS = 2, 1 << 16  # bytes that a row has on disk, at least, where there are many
+TOGETHER = 1 << 26  # bytes that are taken out together
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,21 +63,17 @@ def list_parquets(name: str, files: dict[str, list[Path]]) -> Listing | None:
             for split, paths in files.items()
             if split in SPLIT_NAMES.values()
         }
-        groups = [
-            file.metadata.row_group(i).total_byte_size
-            for each in opened.values()
-            for file in each
-            for i in range(file.metadata.num_row_groups)
-        ]
-        if sum(groups) > IN_MEMORY:
+        used = [(file, path) for split, each in opened.items() for file, path in zip(each, files[split], strict=True)]
+        if sum(_check_size(file.metadata, path) for file, path in used) > IN_MEMORY:
             return None
         schema = opened["train"][0].schema_arrow
         image, label, classes = find_columns(name, schema)
         splits: dict[str, Entries] = {}
         for split, each in opened.items():
-            tables = [file.read([image, label]) for file in each]
-            cells = [cell for table in tables for cell in table[image].to_pylist()]
-            labels = [value for table in tables for value in table[label].to_pylist()]
+            rows = [
+                row for file, path in zip(each, files[split], strict=True) for row in _rows(file, path, image, label)
+            ]
+            cells, labels = [cell for cell, _ in rows], [value for _, value in rows]
             splits[split] = _entries(name, split, cells, labels, files[split][0].parent)
     except (pyarrow.ArrowException, OSError, KeyError) as error:
         raise ValueError(one_line(f"hf:{name} can't be loaded: {reason(error)}")) from error
@@ -85,6 +84,32 @@ def list_parquets(name: str, files: dict[str, list[Path]]) -> Listing | None:
     if classes is None or least < 0 or most >= len(classes):
         raise ValueError(f"hf:{name} has the labels {least}…{most}; expected 0…{len(classes or ()) - 1}")
     return Listing("Parquet", splits, classes, is_split=len(splits) > 1)
+
+
+def _check_size(metadata: Any, path: Path) -> int:
+    """The bytes that a file says it holds, unpacked; an error if that is no size for what lies on the disk."""
+    size, rows = path.stat().st_size, metadata.num_rows
+    held = sum(metadata.row_group(i).total_byte_size for i in range(metadata.num_row_groups))
+    for claimed, most, what in (
+        (rows, max(MIN_ROWS, size // ROW), "rows"),
+        (held, max(MIN_BYTES, MOST_RATIO * size), "bytes unpacked"),
+    ):
+        if claimed > most:
+            raise OSError(f"{path.name} has {size:,} bytes and says that it holds {claimed:,} {what}")
+    return held
+
+
+def _rows(file: Any, path: Path, image: str, label: str) -> Iterator[tuple[Any, Any]]:
+    """Cells and labels, some at a time. One that stands once, and is meant by each row, counts each time."""
+    most = max(MIN_BYTES, MOST_RATIO * path.stat().st_size)
+    chunks = [file.metadata.row_group(i).total_byte_size for i in range(file.metadata.num_row_groups)]
+    at_once = max(1, min(256, TOGETHER // max([1, *chunks])))
+    held = 0
+    for batch in file.iter_batches(at_once, columns=[image, label]):
+        held += batch.nbytes
+        if held > most:
+            raise OSError(f"{path.name} holds more than {most:,} bytes unpacked, in {path.stat().st_size:,}")
+        yield from zip(batch.column(0).to_pylist(), batch.column(1).to_pylist(), strict=True)
 
 
 def find_columns(name: str, schema: Any) -> tuple[str, str, tuple[str, ...] | None]:

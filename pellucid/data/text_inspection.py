@@ -5,6 +5,7 @@ import unicodedata
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
+from functools import cache
 from pathlib import Path
 
 from pellucid.data.parallel import TABLES, ParallelData, TextPairs, list_splits, load_pairs
@@ -149,7 +150,13 @@ def _threes(text: str) -> list[str]:
 
 def _usual_scripts(texts: Iterable[str]) -> set[str]:
     """The scripts of all but a few letters."""
-    counts = Counter(script for text in texts for script in map(_script, filter(str.isalpha, text)))
+    letters: Counter[str] = Counter()
+    for text in texts:
+        letters.update(text)
+    counts: Counter[str] = Counter()
+    for letter, times in letters.items():
+        if letter.isalpha():
+            counts[_script(letter)] += times
     usual: set[str] = set()
     for script, _ in counts.most_common():
         if sum(counts[each] for each in usual) >= USUAL * counts.total():
@@ -159,9 +166,10 @@ def _usual_scripts(texts: Iterable[str]) -> set[str]:
 
 
 def _scripts(text: str) -> set[str]:
-    return {_script(letter) for letter in text if letter.isalpha()}
+    return {_script(letter) for letter in set(text) if letter.isalpha()}
 
 
+@cache
 def _script(letter: str) -> str:
     """The first word of its name: LATIN, CYRILLIC, CJK …"""
     return unicodedata.name(letter, "?").partition(" ")[0]
