@@ -233,7 +233,7 @@ def test_what_thaws_later_stays_to_the_last_bit(source):
 
 
 def lora(**changes) -> dict:
-    return {"tune": {"rank": 2, "beside": ()} | changes}
+    return {"tune": {"rank": 2, "adapt": ("q", "k", "v", "out"), "beside": ()} | changes}
 
 
 def test_what_is_kept_is_an_ordinary_model_with_the_products_in_it(source, tmp_path):

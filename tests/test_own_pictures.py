@@ -169,3 +169,31 @@ def test_a_word_of_a_caption_is_the_official_tokenizers():
     score = importlib.import_module(f"{captions.name}.captions").score
     differs = score({"a": "ready to bat., he stands"}, {"a": ["ready to bat he stands"]})  # its word is "bat."
     assert differs["bleu1"] == pytest.approx(4 / 5)
+
+
+def test_one_class_is_nothing_to_learn_and_joined_names_are_told(made, tmp_path, monkeypatch, capsys):
+    """A folder above or below the one that was meant; several classes of a picture taken for one."""
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(made / "ext" / "cat", "above/pictures")
+    words = ["train", "vit_digits", *small()]
+    assert "one class only, 'pictures'" in say(capsys, *words, "--data.name", "folder:above", code=2).err
+    rows = [
+        f"{made}/ext/{name}/{i:02}.png,{name}|{'night' if i % 2 else 'day'}"
+        for name in ("cat", "dog")
+        for i in range(20)
+    ]
+    Path("labels.csv").write_text("\n".join(["image,labels", *rows]) + "\n")
+    said = say(capsys, *words, "--data.name", "csv:labels.csv", "--out", "joined").out
+    assert "names such as 'cat|day' count as one class" in said
+    assert "--data.several" in said
+    said = say(capsys, *words, "--data.name", "csv:labels.csv", "--data.several", "--out", "several").out
+    assert "count as one class" not in said
+
+
+def test_folds_need_no_word_about_what_the_recipe_holds_out(made, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(made)
+    words = [word for word in small() if word != "--data.held-out"]
+    words.remove("5")
+    folds = ("--data.name", "folder:ext", "--data.folds", 4, "--data.fold", 2)
+    said = say(capsys, "train", "vit_digits", *words, *folds, "--out", tmp_path / "fold").out
+    assert "27 to train, 9 to choose the best weights, 4 to test" in said

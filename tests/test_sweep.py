@@ -123,8 +123,6 @@ def test_the_command_line_sweeps(tmp_path, capsys, monkeypatch):
         "2",
         "--data.folds",
         "2",
-        "--data.held-out",
-        "0",
         *WORDS,
     ]
     assert main([*words, "2 steps"]) == 0
@@ -134,6 +132,7 @@ def test_the_command_line_sweeps(tmp_path, capsys, monkeypatch):
     assert {path.name for path in Path("sweeps/vit_digits").iterdir()} == {"fold=1", "fold=2"}
     config = json.loads(Path("sweeps/vit_digits/fold=2/config.json").read_text())
     assert (config["data"]["folds"], config["data"]["fold"], config["batch"]) == (2, 2, 16)
+    assert config["data"]["held_out"] == 0  # the recipe's 137 are no question of mine
 
 
 def test_a_rate_is_found_and_nothing_is_kept(tmp_path, capsys, monkeypatch):

@@ -345,6 +345,15 @@ def test_a_classifier_does_not_caption(folder, tmp_path, capsys):
     assert said.count("\n") == 1
 
 
+def test_a_folder_of_folders_is_all_pictures_in_them(tmp_path):
+    (tmp_path / "b" / "c").mkdir(parents=True)
+    (tmp_path / ".trash").mkdir()
+    pictures = [tmp_path / "a.png", tmp_path / "b" / "c" / "d.JPG", tmp_path / "b" / "e.png"]
+    for path in (*pictures, tmp_path / ".trash" / "f.png", tmp_path / "b" / "._e.png"):
+        path.touch()
+    assert find_pictures((str(tmp_path),)) == pictures
+
+
 def test_a_file_whose_name_looks_like_a_pattern_is_that_file(tmp_path):
     (tmp_path / "a[1].png").touch()
     (tmp_path / "a1.png").touch()
@@ -353,5 +362,6 @@ def test_a_file_whose_name_looks_like_a_pattern_is_that_file(tmp_path):
     assert find_pictures((str(tmp_path / "a[0-9].png"),)) == [tmp_path / "a1.png"]
     assert find_pictures((str(tmp_path),)) == [tmp_path / "a1.png", tmp_path / "a[1].png"]
     (tmp_path / "empty").mkdir()
+    (tmp_path / "empty" / "._photo.png").touch()
     with pytest.raises(ValueError, match="holds no pictures"):
         find_pictures((str(tmp_path / "empty"),))

@@ -24,14 +24,15 @@ class Read(NamedTuple):
 
 
 def find_pictures(names: Sequence[str | Path]) -> list[Path]:
-    """The files that are meant: themselves, the pictures in a folder by name, or those that fit a pattern."""
+    """The files that are meant: themselves, the pictures in a folder and those in it, or those that fit a pattern."""
     if not names:
         raise ValueError("no pictures are given; name one or more files, folders or patterns")
     paths: list[Path] = []
     for name in map(str, names):
         path = Path(name).expanduser()
         if path.is_dir():
-            inside = sorted(each for each in path.iterdir() if each.suffix.lower() in SUFFIXES and each.is_file())
+            inside = sorted(each for each in path.rglob("*") if each.suffix.lower() in SUFFIXES and each.is_file())
+            inside = [each for each in inside if not is_hidden(each.relative_to(path))]
             if not inside:
                 raise ValueError(f"the folder {name!r} holds no pictures")
             paths += inside
@@ -43,6 +44,11 @@ def find_pictures(names: Sequence[str | Path]) -> list[Path]:
         else:
             paths.append(path)
     return paths
+
+
+def is_hidden(path: Path) -> bool:
+    """As ._photo.jpg, which a Mac leaves beside photo.jpg."""
+    return any(part.startswith(".") for part in path.parts)
 
 
 def find_images(names: Sequence[str]) -> list[Path | Item]:

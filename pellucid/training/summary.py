@@ -37,8 +37,7 @@ def summarise(
     ]
     if fitted := describe_fitted(run, asked):
         rows.append(("fitted", fitted))
-    if uneven := describe_uneven(run, splits):
-        rows.append(("note", uneven))
+    rows += [("note", note) for note in (describe_uneven(run, splits), describe_joined(splits)) if note]
     return [f"{name:<9}{text}" for name, text in rows]
 
 
@@ -108,6 +107,15 @@ def describe_uneven(run: Any, splits: Any) -> str:
         return ""
     least, most = classes[counts.index(low)], classes[counts.index(high)]
     return f"uneven classes, {least!r} with {low:,} images and {most!r} with {high:,}: --balance weights, or sampling"
+
+
+def describe_joined(splits: Any) -> str:
+    """A sentence if most classes look like several with a line between."""
+    labels, classes = getattr(splits.train, "labels", None), getattr(splits.train, "classes", ())
+    joined = [name for name in classes if "|" in name]
+    if labels is None or labels.ndim != 1 or 2 * len(joined) <= len(classes):
+        return ""
+    return f"names such as {joined[0]!r} count as one class; if several are true of a picture: --data.several"
 
 
 def format_time(seconds: float) -> str:
