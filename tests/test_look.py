@@ -13,6 +13,7 @@ from torch.testing import assert_close
 import pellucid
 from pellucid.looking import ALL_METHODS, Reader, text_faithfulness
 from pellucid.looking.answers import Target
+from pellucid.looking.faithful import _values
 from pellucid.ops import weights
 from pellucid.ready import ReadyForeign
 from pellucid.views.bundle import from_bytes, load_trace, to_bytes
@@ -400,6 +401,20 @@ def test_a_target_is_named_or_numbered():
             look.explain("gradient", wrong)
     with pytest.raises(ValueError, match="which is 2 tokens"):
         looked("gpt2").explain("gradient", "cat dog")
+
+
+def test_the_source_is_masked_in_the_order_of_its_own_map():
+    """Though what was said before is as long as the sentence, so that both maps are."""
+    model, reader, asked = stranger("t5")
+    passage = ReadyForeign(model, reader).look(asked["text"], generate=8)
+    assert len(passage.fed.texts) == 2
+    source, said = passage.fed.texts
+    assert (passage.stream_of(source), passage.stream_of(said)) == ("source", "target")
+    target = passage.answered.targets[0]
+    maps = {each.stream: each.values for each in pellucid.looking.explain(passage, "gradient", target)}
+    assert_close(_values(passage, "gradient", target, source, 0), maps["source"])
+    assert len(maps["source"]) == len(maps["target"])
+    assert not torch.equal(maps["source"], maps["target"])
 
 
 def test_words_that_are_masked_lose_the_answer():

@@ -60,7 +60,8 @@ def text_faithfulness(
 
 
 def _values(passage: Passage, method: str, target: Target, text: TextRow, seed: int) -> Float[Tensor, " t"]:
-    found = [each for each in explain(passage, method, target, seed=seed) if len(each.values) == len(text.labels[0])]
+    name = passage.stream_of(text)
+    found = [each for each in explain(passage, method, target, seed=seed) if each.stream == name]
     if not found:
         raise ValueError(f"the method {method!r} says nothing of the text")
     return found[0].values

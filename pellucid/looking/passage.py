@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from pellucid.explain.layers import Layer, layer_of, layer_of_windows
 from pellucid.layers.modes import evaluating
 from pellucid.looking.answers import Answered, Score, Target, answer
-from pellucid.looking.feeding import Fed, Reader
+from pellucid.looking.feeding import Fed, Reader, TextRow
 from pellucid.looking.streams import Ends, Tokens, find_streams
 from pellucid.watching import MissedAttention, Record, Seen, watch
 
@@ -94,6 +94,17 @@ class Passage:
     def tokens(self) -> tuple[Tokens, ...]:
         """All tokens that attend or are attended to, in the order of the layers."""
         return tuple(dict.fromkeys(part for each in self.ends.values() for part in (each.queries, each.keys)))
+
+    def stream_of(self, text: TextRow) -> str | None:
+        """The name of the tokens that a text is the first of."""
+        made = (
+            tokens.stream.name
+            for tokens in self.tokens
+            if tokens.stream.kind == "text"
+            and tokens.count == len(text.labels[0])
+            and (text.argument in tokens.inputs or not tokens.inputs)
+        )
+        return next(made, None)
 
 
 @contextmanager

@@ -7,7 +7,6 @@ from dataclasses import replace
 from pellucid.explain.maps import Map
 from pellucid.explain.trace import Trace
 from pellucid.looking.answers import Target
-from pellucid.looking.feeding import TextRow
 from pellucid.looking.methods import explain, list_usual
 from pellucid.looking.passage import Passage
 
@@ -36,7 +35,7 @@ def trace(
     wanted = find_target(passage, target)
     found = _explain_usual(passage, wanted) if methods is None else (explain(passage, each, wanted) for each in methods)
     maps = tuple(each for maps in found for each in maps if each.stream in streams)
-    names = {text.argument: _name_of(passage, text) for text in passage.fed.texts}
+    names = {text.argument: passage.stream_of(text) for text in passage.fed.texts}
     steps = tuple(
         replace(step, stream=of)
         for step in passage.answered.steps
@@ -76,15 +75,3 @@ def find_target(passage: Passage, target: int | str | None) -> Target | None:
 def needs_gradients(methods: Sequence[str] | None) -> bool:
     """Whether a pass has to keep its gradients: any map begins where the answer's gradient lands."""
     return methods is None or bool(methods)
-
-
-def _name_of(passage: Passage, text: TextRow) -> str | None:
-    """The stream that a text is the first of."""
-    made = (
-        tokens.stream.name
-        for tokens in passage.tokens
-        if tokens.stream.kind == "text"
-        and tokens.count == len(text.labels[0])
-        and (text.argument in tokens.inputs or not tokens.inputs)
-    )
-    return next(made, None)
