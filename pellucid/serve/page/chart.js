@@ -5,11 +5,13 @@ import { make } from "./dom.js";
 /**
  * A figure with a chart. series: [{name, colour, dashed, xs, ys}], colour a variable of the style sheet.
  * format: how a value is written. range: [low, high] of the y-axis, null where the values decide.
+ * @param {{title: string, xLabel: string, format: (value: number) => string, range?: (number | null)[]}} what
  */
 export function chart({ title, xLabel, format, range = [null, null] }) {
   const canvas = make("canvas", { tabIndex: 0, role: "img" });
   const readout = make("div", { className: "readout", role: "status" });
   const element = make("figure", { className: "chart" }, make("figcaption", {}, title), canvas, readout);
+  /** @type {{series: any[], at: number | null, frame?: any}} */
   const view = { series: [], at: null };
 
   function draw() {

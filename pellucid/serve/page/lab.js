@@ -29,7 +29,9 @@ function experiment(about) {
   const button = above.length ? "Run it" : "Run it (this one takes a while)";
   const opened = () => change({ experiment: about.name });
   const one = makeExperiment(about, { button, ask: () => run(), opened, above });
-  let [timer, running, again] = [null, false, false];
+  /** @type {number | undefined} */
+  let timer;
+  let [running, again] = [false, false];
 
   function later() {
     clearTimeout(timer);

@@ -18,6 +18,7 @@ let viewer = null;
 let begun = at("text").value; // the text that nobody has changed
 let prepare = null; // from the viewer's part of the address to what it shall be for the next trace
 const reads = (model, what) => (model.reads ?? ["picture"]).includes(what);
+/** @type {Record<"picture" | "blob" | "url" | "trace", any>} */
 const shown = { picture: null, blob: null, url: null, trace: null };
 
 export async function enter() {

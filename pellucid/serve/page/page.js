@@ -12,7 +12,8 @@ const links = document.querySelectorAll("nav a");
 let open = null;
 
 async function enter() {
-  const name = value("room") in ROOMS ? value("room") : "look";
+  const asked = value("room") ?? "";
+  const name = asked in ROOMS ? asked : "look";
   if (open && open !== name) ROOMS[open].leave();
   open = name;
   for (const room of Object.keys(ROOMS)) at(room).hidden = room !== name;

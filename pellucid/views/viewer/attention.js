@@ -25,7 +25,7 @@ export function attentionRow(layer, head, query, beta, changed = null) {
   return soft(scored(layer, head, query, beta, dots), open, layer.sinks?.[head] ?? -Infinity);
 }
 
-/** All heads' rows. @param {Layer} layer @param {number} query @returns {Float64Array[]} */
+/** All heads' rows. @param {Layer} layer @param {number} query @param {Changed | null} changed @returns {Float64Array[]} */
 export function attentionRows(layer, query, beta, changed = null) {
   return Array.from({ length: layer.heads }, (_, head) => attentionRow(layer, head, query, beta, changed));
 }
@@ -47,13 +47,16 @@ export function mixed(rows, head, off) {
   return out;
 }
 
-/** The row of one head, or of all of them. @param {Layer} layer @param {Head} head @param {number} query */
+/** The row of one head, or of all of them. @param {Layer} layer @param {Head} head @param {number} query @param {Changed | null} changed */
 export function headRow(layer, head, query, beta, changed = null) {
   if (typeof head === "number") return attentionRow(layer, head, query, beta, changed);
   return mixed(attentionRows(layer, query, beta, changed), head, changed?.off);
 }
 
-/** The whole map, queries one after the other. @param {Layer} layer @param {Head} head @returns {Float64Array} */
+/**
+ * The whole map, queries one after the other.
+ * @param {Layer} layer @param {Head} head @param {Changed | null} changed @returns {Float64Array}
+ */
 export function attentionMap(layer, head, beta, changed = null) {
   const map = new Float64Array(layer.nQueries * layer.nKeys);
   for (let query = 0; query < layer.nQueries; query++) {
@@ -97,7 +100,7 @@ export function featuresOf(layer, head, query, key, changed = null) {
   return { q: layer.q.subarray(at, at + layer.width), k: from.subarray(start, start + layer.width) };
 }
 
-/** β·q·k of one query and one key, in each head. @param {Layer} layer @returns {number[]} */
+/** β·q·k of one query and one key, in each head. @param {Layer} layer @param {Changed | null} changed @returns {number[]} */
 export function scoresOf(layer, query, key, beta, changed = null) {
   return Array.from({ length: layer.heads }, (_, head) => {
     const [from, start] = keyAt(layer, head, key, changed);
@@ -135,7 +138,7 @@ export function stepsOf(layer, head, query, key, beta, changed = null) {
   };
 }
 
-/** How many keys this query may attend to, in one head or in any. @param {Layer} layer */
+/** How many keys this query may attend to, in one head or in any. @param {Layer} layer @param {Changed | null} changed */
 export function openKeys(layer, query, changed = null, head = 0) {
   return allowed(layer, query, changed, head).reduce((sum, each) => sum + each, 0);
 }

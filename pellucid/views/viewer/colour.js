@@ -97,8 +97,11 @@ export const ink = (share) => inWords(share).ink;
 export function makeScale(kind, n, values, distribution, onPicture = false) {
   const mark = distribution ? 1 / n : null;
   if (kind === "rescaled" || !distribution) {
-    const high = Array.prototype.reduce.call(values, (a, b) => Math.max(a, b), 0);
-    const low = Array.prototype.reduce.call(values, (a, b) => Math.min(a, b), 0);
+    let [low, high] = [0, 0];
+    for (let i = 0; i < values.length; i++) {
+      low = Math.min(low, values[i]);
+      high = Math.max(high, values[i]);
+    }
     const span = high - low || 1;
     const says = distribution
       ? "rescaled to this map's largest value: colours can't be compared with another map's"

@@ -29,8 +29,8 @@ export function prepared({ channels, height, width, pixels }) {
     a.data.set([at(0), at(1), at(2), 255], 4 * i);
     b.data.set([mean, mean, mean, 255], 4 * i);
   }
-  own.getContext("2d").putImageData(a, 0, 0);
-  grey.getContext("2d").putImageData(b, 0, 0);
+  own.getContext("2d")?.putImageData(a, 0, 0);
+  grey.getContext("2d")?.putImageData(b, 0, 0);
   return { own, grey };
 }
 
@@ -112,7 +112,7 @@ function glow(values, rows, columns, scale, first, cover) {
   const image = new ImageData(columns, rows);
   paintGlow(image.data, values, first, rows * columns, scale, cover);
   const canvas = Object.assign(document.createElement("canvas"), { width: columns, height: rows });
-  canvas.getContext("2d").putImageData(image, 0, 0);
+  canvas.getContext("2d")?.putImageData(image, 0, 0);
   return canvas;
 }
 
@@ -121,7 +121,7 @@ export function cells(values, rows, columns, scale, from = 0) {
   const image = new ImageData(columns, rows);
   paint(image.data, values, from, rows * columns, scale);
   const canvas = Object.assign(document.createElement("canvas"), { width: columns, height: rows });
-  canvas.getContext("2d").putImageData(image, 0, 0);
+  canvas.getContext("2d")?.putImageData(image, 0, 0);
   return canvas;
 }
 
@@ -153,7 +153,7 @@ export function drawSmallMap(canvas, values, tokens, scale) {
   paint(image.data, values, first, Math.min(rows * columns, n - first), scale, above * columns);
   if (canvas.width !== columns) canvas.width = columns;
   if (canvas.height !== rows + above) canvas.height = rows + above;
-  canvas.getContext("2d").putImageData(image, 0, 0);
+  canvas.getContext("2d")?.putImageData(image, 0, 0);
   return tokens.grid ? columns / (rows + above) : 2;
 }
 

@@ -69,7 +69,7 @@ export function makeMatrix(actions) {
   }
   canvas.addEventListener("pointermove", (event) => {
     const cell = cellAt(event);
-    if (!cell) return;
+    if (!cell || !shown) return;
     tell(cell);
     actions.point(shown.look.queries.name, cell[0], "query");
   });
@@ -102,6 +102,7 @@ export function makeMatrix(actions) {
   );
 
   function pan(down, across) {
+    if (!shown) return;
     const { nQueries, nKeys } = shown.look.layer;
     const move = (from, many, n, by) => Math.round(Math.min(Math.max(from + (by * many) / 600, 0), n - many));
     sight.query = move(sight.query, sight.queries, nQueries, down);
@@ -111,6 +112,7 @@ export function makeMatrix(actions) {
   }
 
   function tell([query, key]) {
+    if (!shown) return;
     const { trace, state, look } = shown;
     const weight = headRow(look.layer, state.head, query, look.beta, look.changed)[key];
     say(readout, `${queryLabel(trace, look.layer, query)} → ${visible(look.keys.labels[key])}: ${precise(weight)}`);

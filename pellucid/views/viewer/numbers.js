@@ -30,7 +30,7 @@ export function makeNumbers(actions) {
 }
 
 function spreadOf(state, look) {
-  const most = Array.prototype.reduce.call(look.values, (a, b) => Math.max(a, b), -Infinity);
+  const most = Array.from(look.values).reduce((a, b) => Math.max(a, b), -Infinity);
   if (!look.distribution) return [["largest", precise(most)]];
   if (state.head === "max" && !look.map) return [["entropy", "none: a maximum is no distribution"]];
   const [nats, before] = [entropy(look.values), look.before && entropy(look.before)];

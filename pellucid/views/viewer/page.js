@@ -6,7 +6,7 @@ export function showPage(page) {
   const blocks = [...page.querySelectorAll('script[type="application/x-pellucid"]')];
   const traces = blocks.map((block) => bytesOf(block.textContent));
   // A frame inside another page has no address of its own.
-  return mount(page.querySelector("main"), traces, { stateInAddress: window === window.parent });
+  return mount(/** @type {HTMLElement} */ (page.querySelector("main")), traces, { stateInAddress: window === window.parent });
 }
 
 function bytesOf(text) {

@@ -55,7 +55,7 @@ export function makePicture(actions) {
   canvas.addEventListener("keydown", (event) => {
     const stream = shown && picturedStream(shown);
     if (event.key === "+" || event.key === "-") zoom(event.key === "+" ? 1.5 : 1 / 1.5);
-    else if (stream && !steered(event.key, stream, shown)) return;
+    else if (shown && stream && !steered(event.key, stream, shown)) return;
     event.preventDefault();
   });
 

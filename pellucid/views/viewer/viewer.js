@@ -65,6 +65,7 @@ export function mount(element, data, { stateInAddress = true } = {}) {
     if (shown) shown.more();
     else begin([trace]);
   };
+  /** @type {Promise<Uint8Array<ArrayBuffer> | null>} */
   let whole = Promise.resolve(null);
   try {
     if (data instanceof Response) whole = readArriving(data, arrived).catch(fail);
@@ -85,6 +86,7 @@ export function mount(element, data, { stateInAddress = true } = {}) {
 
 function show(element, traces, stateInAddress) {
   /** What was asked for, while not all of it is here; null once somebody has chosen another layer. */
+  /** @type {Partial<State> | null} */
   let awaited = stateInAddress ? fromHash(location.hash) : {};
   let state = fitting(traces, awaited);
   /** @type {Under | null} */
@@ -98,7 +100,7 @@ function show(element, traces, stateInAddress) {
   const actions = {
     change(part) {
       const elsewhere = part.layer !== undefined || part.trace !== undefined;
-      const wanted = { ...state, ...part };
+      const wanted = /** @type {State} */ ({ ...state, ...part });
       awaited = elsewhere ? null : awaited && { ...awaited, ...part };
       if (elsewhere) Object.assign(wanted, moved(wanted));
       state = fitting(traces, wanted);
@@ -132,7 +134,8 @@ function show(element, traces, stateInAddress) {
   const follows = () => state.method === "row" || (seen.look.map !== null && seen.look.map.word !== null);
 
   function mapOfWord(position) {
-    const word = wordAt(traces[state.trace], saidBy(traces[state.trace]), position);
+    const stream = saidBy(traces[state.trace]);
+    const word = stream && wordAt(traces[state.trace], stream, position);
     const maps = traces[state.trace].maps.filter((map) => map.method === state.method);
     const place = maps.findIndex((map) => map.word === word);
     return place < 0 || word === null ? null : place;

@@ -8,7 +8,7 @@
 import { written } from "./parts.js";
 
 /**
- * @param {number[]} values @param {{log?: boolean, zero?: boolean, room?: number}} how zero: bars begin there;
+ * @param {(number | null)[]} values @param {{log?: boolean, zero?: boolean, room?: number}} how zero: bars begin there;
  *   room: a share, above the highest value
  */
 export function makeAxis(values, { log = false, zero = false, room = 0.05 } = {}) {

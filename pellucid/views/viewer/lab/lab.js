@@ -11,7 +11,7 @@ import { headOf } from "./sums.js";
 
 /** @param {Document} page */
 export function showLab(page) {
-  const { live, experiments } = JSON.parse(page.querySelector('script[type="application/json"]').textContent);
+  const { live, experiments } = JSON.parse(page.querySelector('script[type="application/json"]')?.textContent ?? "");
   const head = headOf(live);
   const sliders = [makeBeta(head), makeKey(head), makeOffset(live.positions), makeMask(head), makeBlock()];
   const pages = new Map(
@@ -29,7 +29,7 @@ export function showLab(page) {
   };
   const claims = experiments.reduce((sum, data) => sum + data.claims.length, 0);
   const tally = `${claims} claims about attention, each run and measured by one of ${experiments.length} experiments.`;
-  page.querySelector("main").replaceChildren(
+  page.querySelector("main")?.replaceChildren(
     h(
       "div",
       { class: "pellucid pl-lab" },

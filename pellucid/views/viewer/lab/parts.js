@@ -63,6 +63,7 @@ export function makeSegments(name, choices, chosen) {
 /** Weights as bars, each with its number; `before` is a line across the bar. */
 export function makeWeights(label) {
   const element = h("ol", { class: "pl-top", "aria-label": label });
+  /** @param {ArrayLike<number>} row @param {ArrayLike<number> | null} before @param {number | null} chosen */
   const update = (row, before = null, chosen = null) => {
     const items = Array.from(row, (weight, key) => {
       const bar = h("span", { class: "pl-bar", "aria-hidden": "true" }, before && h("i", {}), h("i", {}));
