@@ -139,6 +139,10 @@ class Unsaid:
 
     after: the words before that place. probability: of the word there. blank: of the same words and a picture without
     content: what the sentence alone suggests.
+
+    >>> import torch
+    >>> Unsaid("dog", ("a",), 0.2, 0.1, Map("gradient", "dog", 1, torch.ones(4))).gain
+    2.0
     """
 
     word: str
