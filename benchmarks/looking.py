@@ -72,7 +72,7 @@ def read() -> Any:
 
 
 def learn(tokenizer: Any, steps: int, seed: int) -> tuple[nn.Module, float]:
-    """A classifier, and the seconds of processor that it took. Some words are masked as it learns, so that it knows the mask."""
+    """A classifier, and the seconds of processor that it took. Words are masked as it learns: it knows the mask."""
     transformers, rate = load("transformers"), 3e-3
     torch.manual_seed(seed)
     config = transformers.ModernBertConfig(
@@ -192,7 +192,8 @@ def main() -> None:
     if not options.short:
         tables["long"] = measure_long()
     settings = {
-        "sentences": len(sentences), "training": options.training, "seconds of processor in training": round(seconds, 1),
+        "sentences": len(sentences), "training": options.training,
+        "seconds of processor in training": round(seconds, 1),
         "right": round(sum(right) / len(right), 4), "steps": options.steps, "translator": options.translator,
     }  # fmt: skip
     for name, measured in (("colour", curves), ("word", words)):
