@@ -22,8 +22,8 @@ RECIPES = {  # what is learned from, and the bar
         "99 %, unseen pairs 90 %, counts and relations 98 %, pointing 95 %, in 5 minutes",
     ),
     "captioner_flickr8k": (
-        "96×96 photographs, encoder begun as vit-cifar10",
-        "CIDEr-D 36 in 25 minutes, shuffled at most 12",
+        "128×128 photographs, encoder begun as vit-tiny-imagenet",
+        "CIDEr-D 55, shuffled at most 12",
     ),
     "translator_multi30k": ("Multi30k", "BLEU 38.5 en→de, 40.5 de→en, 58 en→fr, in 5 minutes"),
 }
