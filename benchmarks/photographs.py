@@ -103,7 +103,7 @@ def caption(model: Any, unpacked: Path, folder: Path | None) -> tuple[dict[str, 
     """What the model says of each, and how long each took."""
     said, seconds = {}, []
     for there, place in PHOTOGRAPHS.items():
-        picture = find(*place, unpacked)
+        picture = find(place[0], place[1], unpacked)
         if folder is not None:
             picture.save(folder / f"{there}.png")
         pixels = model.read(torch.from_numpy(np.array(picture)).permute(2, 0, 1))

@@ -156,7 +156,7 @@ def point(model: ReadyCaptioner, picture: Tensor, words: Sequence[str], seed: in
 def judge(maps: Tensor, masks: Tensor) -> tuple[list[float], list[float], list[float]]:
     """For each map whether its peak lies on what its mask covers (a share, if several are as high), how much of the map
     does, and how much of the picture the mask covers."""
-    covers = F.adaptive_avg_pool2d(masks[:, None].double(), maps.shape[1:])[:, 0]
+    covers = F.adaptive_avg_pool2d(masks[:, None].double(), (maps.shape[1], maps.shape[2]))[:, 0]
     peaks, shares = [], []
     for values, cover in zip(maps.double(), covers, strict=True):
         highest = values == values.max()
