@@ -1,5 +1,6 @@
 """The API: what it answers, what it refuses and with which sentence, and that nothing else ever comes out."""
 
+import asyncio
 import io
 import json
 import logging
@@ -19,6 +20,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from PIL import Image
 from schemathesis import GenerationMode, checks
+from starlette.requests import Request
 from starlette.testclient import TestClient
 
 from pellucid import lab
@@ -28,10 +30,14 @@ from pellucid.models import Captioner, CaptionerConfig, ViT, ViTConfig
 from pellucid.ready import ReadyCaptioner, ReadyClassifier, load_classifier
 from pellucid.runs import ClassifierRun, RunFolder
 from pellucid.serve.app import create_app
+from pellucid.serve.callers import Callers
+from pellucid.serve.desk import WHOLE, Desk
+from pellucid.serve.doors import Door
 from pellucid.serve.guard import HEADERS, check_token
 from pellucid.serve.limits import Limits, Room
-from pellucid.serve.problems import UNEXPECTED
+from pellucid.serve.problems import UNEXPECTED, Problem
 from pellucid.serve.runs import Runs
+from pellucid.serve.uploads import Uploads
 from pellucid.serve.worker import Worker
 from pellucid.training.checkpoint import save_checkpoint
 from pellucid.views.bundle import from_bytes
@@ -600,6 +606,69 @@ def test_a_full_house_says_when_to_come_again(models, monkeypatch):
             thread.join()
         assert [response.status_code for response in found] == [200] * 3
         assert client.post("/api/classify?model=small", content=file_of()).status_code == 200
+
+
+def test_one_caller_has_half_of_a_room():
+    def asking(address):
+        return Request({"type": "http", "client": (address, 1), "headers": []})
+
+    async def ask():
+        door, leave = Door(Room(slots=3, queue=1), Callers(["192.168.0.0/16"])), asyncio.Event()
+        inside = [asyncio.create_task(door.through(asking("10.0.0.1"), leave.wait)) for _ in range(2)]
+        await asyncio.sleep(0)
+        with pytest.raises(Problem, match="full"):
+            await door.through(asking("10.0.0.1"), leave.wait)
+        inside.append(asyncio.create_task(door.through(asking("10.0.0.2"), leave.wait)))
+        await asyncio.sleep(0)
+        assert door.inside == 3
+        leave.set()
+        await asyncio.gather(*inside)
+        assert (door.inside, door.by_caller) == (0, {})
+        leave.clear()
+        inside = [asyncio.create_task(door.through(asking("192.168.0.1"), leave.wait)) for _ in range(4)]
+        await asyncio.sleep(0)
+        assert (door.inside, door.waiting) == (3, 1), "bounds for one address don't hold for these"
+        leave.set()
+        await asyncio.gather(*inside)
+
+    asyncio.run(ask())
+
+
+def test_few_pictures_in_their_own_size_wait_for_a_model():
+    """100 MB each: those that come later wait as the files that they are."""
+
+    async def ask():
+        limits = Limits()
+        desk = Desk(Uploads(limits, Callers()), Worker(0.0), limits)
+        held, most, leave = [0], [0], asyncio.Event()
+
+        async def look():
+            async with desk.whole(file_of()):
+                held[0] += 1
+                most[0] = max(held[0], most[0])
+                try:
+                    await leave.wait()
+                finally:
+                    held[0] -= 1
+
+        async def look_at_a_broken_one():
+            async with desk.whole(b"no picture"):
+                pass
+
+        waiting = [asyncio.create_task(look()) for _ in range(12)]
+        while held[0] < WHOLE:
+            await asyncio.sleep(0.01)
+        await asyncio.sleep(0.1)
+        assert most == [WHOLE]
+        leave.set()
+        await asyncio.gather(*waiting)
+        assert most == [WHOLE]
+        for _ in range(WHOLE + 1):  # each gives its place back
+            with pytest.raises(Problem, match="can't be read"):
+                await look_at_a_broken_one()
+        desk.close()
+
+    asyncio.run(ask())
 
 
 def test_all_files_together_are_bounded(models):

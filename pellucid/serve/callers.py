@@ -20,8 +20,8 @@ class Callers:
         self.unbounded = [*(_network(each) for each in unbounded), *self.proxies]
 
     def is_bounded(self, address: str) -> bool:
-        """Whether the bounds for one caller hold for this one."""
-        return not _lies_in(address, self.unbounded)
+        """Whether the bounds for one caller hold for this one; who has no address can't be told from others."""
+        return is_address(address) and not _lies_in(address, self.unbounded)
 
     def caller(self, scope: Scope) -> str:
         """The address that asks. Of what a proxy forwards, the last one that is no proxy: others could be made up."""

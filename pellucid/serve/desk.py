@@ -1,8 +1,9 @@
 """Where a picture is handed in: received, let into a room, decoded, looked at by a model, and answered."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeVar
@@ -19,6 +20,7 @@ from pellucid.serve.worker import BatchFunction, Worker
 
 T = TypeVar("T")
 DECODERS = 2  # pictures decoded at a time: each may take several times its pixels' memory
+WHOLE = 4  # pictures in their own size, decoded and not yet looked at: 100 MB each
 
 
 @dataclass(frozen=True)
@@ -29,6 +31,7 @@ class Desk:
     worker: Worker
     limits: Limits
     decoders: ThreadPoolExecutor = field(default_factory=partial(ThreadPoolExecutor, DECODERS, "pellucid pictures"))
+    wholes: asyncio.Semaphore = field(default_factory=partial(asyncio.Semaphore, WHOLE))
 
     async def answer(self, request: Request, door: Door, look: Callable[[bytes], Awaitable[T]]) -> T:
         """What `look` makes of the request's picture, in one of the door's slots."""
@@ -43,13 +46,16 @@ class Desk:
         except ValueError as error:
             raise Problem(415, str(error)) from None
 
-    async def decode_whole(self, data: bytes) -> Any:
-        """The picture in its own size, for a model that another library reads for."""
+    @asynccontextmanager
+    async def whole(self, data: bytes) -> AsyncIterator[Any]:
+        """The picture in its own size, for a model that another library reads for; few at a time, until it is read."""
         read = partial(decode, data, max_pixels=self.limits.pixels, name="the picture")
-        try:
-            return await asyncio.get_running_loop().run_in_executor(self.decoders, read)
-        except ValueError as error:
-            raise Problem(415, str(error)) from None
+        async with self.wholes:
+            try:
+                picture = await asyncio.get_running_loop().run_in_executor(self.decoders, read)
+            except ValueError as error:
+                raise Problem(415, str(error)) from None
+            yield picture
 
     async def ask(
         self, model: ReadyModel, way: tuple[Any, ...], run: BatchFunction, item: Any, together: int = 1

@@ -2,12 +2,15 @@
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Coroutine
+from collections import Counter
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from fastapi import Request
 from starlette.requests import ClientDisconnect
 
+from pellucid.serve.callers import Callers, household
 from pellucid.serve.limits import Limits, Room
 from pellucid.serve.problems import Problem
 
@@ -16,10 +19,15 @@ FULL = "the server is full; try again in a moment"
 
 
 class Door:
-    """One room's. Who comes in has all that it takes with them: a picture has arrived before it gets a slot."""
+    """One room's. Who comes in has all that it takes with them: a picture has arrived before it gets a slot.
 
-    def __init__(self, room: Room):
-        self.room = room
+    One caller has half of the room at most, so that nobody fills it alone.
+    """
+
+    def __init__(self, room: Room, callers: Callers):
+        self.room, self.callers = room, callers
+        self.each = max(1, (room.slots + room.queue) // 2)
+        self.by_caller: Counter[str] = Counter()
         self.slots = asyncio.Semaphore(room.slots)
         self.waiting = 0
         self.inside = 0
@@ -28,27 +36,42 @@ class Door:
         """What the work gives, once there is a slot for it; refused if the line is full."""
         if self.slots.locked() and self.waiting >= self.room.queue:
             raise Problem(503, FULL)
-        begun = time.monotonic()
-        self.waiting += 1
+        with self._counted(self.callers.caller(request.scope)):
+            begun = time.monotonic()
+            self.waiting += 1
+            try:
+                await self.slots.acquire()
+            finally:
+                self.waiting -= 1
+            request.state.queued = time.monotonic() - begun
+            self.inside += 1
+            try:
+                return await work()
+            finally:
+                self.inside -= 1
+                self.slots.release()
+
+    @contextmanager
+    def _counted(self, address: str) -> Iterator[None]:
+        """The time in which a caller waits or is inside."""
+        caller = household(address)
+        if self.callers.is_bounded(address) and self.by_caller[caller] >= self.each:
+            raise Problem(503, FULL)
+        self.by_caller[caller] += 1
         try:
-            await self.slots.acquire()
+            yield
         finally:
-            self.waiting -= 1
-        request.state.queued = time.monotonic() - begun
-        self.inside += 1
-        try:
-            return await work()
-        finally:
-            self.inside -= 1
-            self.slots.release()
+            self.by_caller[caller] -= 1
+            if not self.by_caller[caller]:
+                del self.by_caller[caller]
 
 
 class Doors:
     """Those of all rooms."""
 
-    def __init__(self, limits: Limits):
-        self.look, self.runs = Door(limits.look), Door(limits.runs)
-        self.drawings, self.lab = Door(limits.drawings), Door(limits.lab)
+    def __init__(self, limits: Limits, callers: Callers):
+        self.look, self.runs = Door(limits.look, callers), Door(limits.runs, callers)
+        self.drawings, self.lab = Door(limits.drawings, callers), Door(limits.lab, callers)
 
 
 async def while_there(request: Request, work: Coroutine[Any, Any, T], seconds: float) -> T:

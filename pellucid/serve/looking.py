@@ -53,20 +53,22 @@ class Models:
     async def ask_reader(self, request: Request, model: ReadyModel, text: str | None, target: str | None) -> bytes:
         """The trace of a translator or of somebody else's model: of the text in the body, of a picture, or of both."""
 
-        async def look(data: bytes) -> bytes:
-            asked = {} if text is None else {"text": text}
-            if "picture" in list_read(model):
-                asked["image"] = await self.desk.decode_whole(data)
-            elif text is None:
-                most = schemas.MOST_SENTENCE if isinstance(model, ReadyTranslator) else schemas.MOST_TEXT
-                asked["text"] = read_text(data, most)
-            else:
-                raise Problem(422, f"{model.name} reads text alone; send it as the body, and leave out the parameter")
-            asked |= {} if target is None else {"target": target}
-            found = await self.desk.ask(model, ("reader",), partial(trace_read, model), asked)
+        beside = {name: value for name, value in (("text", text), ("target", target)) if value is not None}
+
+        async def trace(**asked: Any) -> bytes:
+            found = await self.desk.ask(model, ("reader",), partial(trace_read, model), asked | beside)
             if isinstance(found, Problem):
                 raise found
             return found
+
+        async def look(data: bytes) -> bytes:
+            if "picture" in list_read(model):
+                async with self.desk.whole(data) as picture:
+                    return await trace(image=picture)
+            if text is not None:
+                raise Problem(422, f"{model.name} reads text alone; send it as the body, and leave out the parameter")
+            most = schemas.MOST_SENTENCE if isinstance(model, ReadyTranslator) else schemas.MOST_TEXT
+            return await trace(text=read_text(data, most))
 
         return await self.desk.answer(request, self.door, look)
 

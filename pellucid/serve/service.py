@@ -22,7 +22,7 @@ class Service:
         self.limits = limits
         self.callers = Callers(limits.unbounded, proxies)
         self.metrics = Counters()
-        self.doors = Doors(limits)
+        self.doors = Doors(limits, self.callers)
         self.uploads = Uploads(limits, self.callers)
         self.desk = Desk(self.uploads, Worker(limits.gather, self.metrics.batches.add), limits)
         self.killable = KillableWorker(limits.longest)
