@@ -8,6 +8,7 @@ import signal
 import time
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -16,13 +17,15 @@ from PIL import Image
 from trainings import Started, assert_same_run, wait_for_steps
 
 import pellucid
+from pellucid import config
 from pellucid.cli import main
 from pellucid.data import DataConfig, ImageSet, load_images
 from pellucid.data.loader import BalancedOrder
+from pellucid.devices import resident_memory
 from pellucid.processes import Processes
 from pellucid.recipes import recipe
 from pellucid.runs import RunFolder
-from pellucid.training import fitting
+from pellucid.training import engine, fitting
 from pellucid.training.classify import Classification, resolve
 from pellucid.training.fitting import Outlook, fit_parts, fit_run
 
@@ -293,3 +296,27 @@ def test_a_run_goes_on_for_longer(tmp_path, changes):
     assert RunFolder(tmp_path / "run").run() == RunFolder(tmp_path / "whole").run()
     assert main(["train", "vit_digits", "--resume", str(tmp_path / "run"), "--duration", "14 steps"]) == 0
     assert RunFolder(tmp_path / "run").plan().steps == 14
+
+
+def test_the_estimate_is_what_happens_and_changes_nothing(monkeypatch, capsys):
+    """In seconds of the processor: by the clock, a busy machine has other things to do."""
+    clock = SimpleNamespace(perf_counter=time.process_time)
+    for module in (fitting, engine):
+        monkeypatch.setattr(module, "time", clock)
+    seen = []
+    look = fitting.look_ahead
+    monkeypatch.setattr(fitting, "look_ahead", lambda *given: seen.append(look(*given)) or seen[-1])
+    images = torch.randint(0, 256, (64, 3, 64, 64), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    data = {"train": ImageSet(images, torch.arange(64) % 2, ("even", "odd"))}
+    model = {"width": 128, "depth": 3, "heads": 2, "patch": (8, 8)}
+    run = config.override(pellucid.recipe("vit_digits"), {"model": model, "batch": 32, "duration": "6 steps"})
+    run = config.override(run, {"data.held_out": 0, "device": "cpu"})
+    looked = pellucid.train(run, dataset=data)
+    assert "of memory" in capsys.readouterr().out
+    (outlook,) = seen
+    assert 1 / 1.7 < looked.seconds / (6 * outlook.seconds) < 1.7
+    assert 1 / 1.5 < resident_memory() / outlook.memory < 1.5
+    blind = pellucid.train(run, dataset=data, progress=False)
+    assert len(seen) == 1
+    for one, other in zip(looked.model.model.parameters(), blind.model.model.parameters(), strict=True):
+        assert torch.equal(one, other)

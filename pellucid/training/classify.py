@@ -44,8 +44,8 @@ def resolve(
     train = splits.train
     if len(train.classes) < 2 and train.labels.ndim == 1:
         raise ValueError(
-            f"there is one class only, {train.classes[0]!r}, and nothing to tell it from; give the folder that holds a "
-            "folder for each class, or a table with their names"
+            f"there is one class only, {', '.join(train.classes)!r}, and nothing to tell it from; give the folder that "
+            "holds a folder for each class, or a table with their names"
         )
     channels, height, width = train.shape
     mean, std = (run.model.mean, run.model.std) if run.model.mean and run.model.std else statistics(train)

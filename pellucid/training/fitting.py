@@ -18,9 +18,10 @@ from torch import Tensor, nn
 
 from pellucid.config import parse_json
 from pellucid.data.sources import list_images
-from pellucid.devices import memory_of
+from pellucid.devices import memory_of, resident_memory
 from pellucid.processes import Processes
 from pellucid.runs import ClassifierRun, Run, TranslatorRun
+from pellucid.training.optim import make_optimizers, set_rate
 from pellucid.training.task import Task
 
 Told = AbstractSet[str] | None  # fields that somebody asked for, as "data.size"; None for all of them
@@ -29,6 +30,8 @@ MOST_TOKENS = 1024  # of an image, unless its patches were asked for
 FEWEST_STEPS = 8  # of an epoch
 SMALLEST = 16  # images in a batch
 LONG_ENOUGH = 0.1  # seconds of a trial that can be believed
+SURE = 1.0  # seconds of a trial that need no second one
+BACKWARD = 1.15  # times what the forward pass keeps: the gradients on their way, measured on a CPU
 ROOM = 0.9  # share of the memory that a step may take
 
 
@@ -96,7 +99,8 @@ def fit_run(run: Any, told: Told, images: int, device: torch.device, world: int 
 
 @dataclass(frozen=True)
 class Outlook:
-    """What a step will take, as a trial with a few images says it. seconds: of a step. memory: bytes, at least.
+    """What a step will take, as a trial with a few images says it. seconds: of a step. memory: bytes; on a CPU of the
+    whole process.
 
     fixed: bytes that don't shrink when a step is computed in parts.
     """
@@ -120,16 +124,49 @@ def look_ahead(task: Task, run: Run, device: torch.device) -> Outlook:
             if seconds > LONG_ENOUGH or rows == size or fixed + 2 * kept > ROOM * there:
                 break
             rows = min(2 * rows, size)
-    return Outlook(max(reading, seconds * size / rows * len(parts)), fixed + kept * size // rows, fixed)
+        if seconds < SURE:  # something else may have run just then
+            seconds = min(seconds, _try(task, parts[0], rows, device)[0])
+        moving = time_of_moving(task, run, device)
+        if device.type == "cpu":
+            kept = int(BACKWARD * kept)
+            fixed = max(fixed, resident_memory() + count_remembered(task, run))
+    seconds = seconds * size / rows * len(parts) + moving
+    return Outlook(max(reading, seconds), fixed + kept * size // rows, fixed)
+
+
+def time_of_moving(task: Task, run: Run, device: torch.device) -> float:
+    """Seconds in which the optimizers move the weights by the gradients that are there: here, by nothing."""
+    weights = [p.detach().clone() for p in task.model.parameters()]
+    optimizers = make_optimizers(task.model, run.optim, run.tune)
+    set_rate(optimizers, 0.0, 1.0)
+    times = []
+    for _ in range(2):  # the first one makes its memory
+        begun = time.perf_counter()
+        for optimizer in optimizers:
+            optimizer.step()
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+        times.append(time.perf_counter() - begun)
+    with torch.no_grad():
+        for p, weight in zip(task.model.parameters(), weights, strict=True):
+            p.copy_(weight)
+    return times[-1]
 
 
 def count_fixed(task: Task, run: Run, device: torch.device) -> int:
     """Bytes of weights, gradients, the optimizer's memory and images that lie on the device."""
-    remembered = {"adamw": 2, "muon": 1, "sgd": 1}[run.optim.name]
-    weights = sum(p.numel() * p.element_size() for p in task.model.parameters())
     stored = getattr(getattr(task, "loader", None), "stored", None)
     data = 0 if stored is None else stored.numel() * stored.element_size()
-    return int(weights * (2 + remembered + (run.optim.ema > 0))) + data
+    return 2 * count_weights(task) + count_remembered(task, run) + data
+
+
+def count_weights(task: Task) -> int:
+    return sum(p.numel() * p.element_size() for p in task.model.parameters())
+
+
+def count_remembered(task: Task, run: Run) -> int:
+    """Bytes of the optimizer's memory, and of the weights' average."""
+    return count_weights(task) * ({"adamw": 2, "muon": 1, "sgd": 1}[run.optim.name] + (run.optim.ema > 0))
 
 
 def fit_parts(run: Any, told: Told, outlook: Outlook, rows: int, device: torch.device) -> Any:
