@@ -14,7 +14,7 @@ LABELS = words("""label labels class classes classname classnames category categ
 targets""")
 PARTING = "|;,"  # what stands between the classes of one picture; else spaces
 MOST_BYTES = 1 << 28
-Row = Sequence[str]
+LabelRow = Sequence[str]
 
 
 def list_labels(table: Path, folder: Path | None = None, *, several: bool = False) -> Listing:
@@ -45,7 +45,7 @@ def list_labels(table: Path, folder: Path | None = None, *, several: bool = Fals
         row[split] for row in rows] if split is not None else None)  # fmt: skip
 
 
-def read_rows(table: Path) -> tuple[list[str], Sequence[Row]]:
+def read_rows(table: Path) -> tuple[list[str], Sequence[LabelRow]]:
     """The header of a table, and its rows, each as wide."""
     if not table.is_file():
         raise ValueError(f"the table {str(table)!r} doesn't exist; expected a CSV or TSV file with a header")
@@ -68,7 +68,7 @@ def read_rows(table: Path) -> tuple[list[str], Sequence[Row]]:
     return header, rows[1:]
 
 
-def find_columns(table: Path, header: Row, rows: Sequence[Row]) -> tuple[int, int | None, int | None]:
+def find_columns(table: Path, header: LabelRow, rows: Sequence[LabelRow]) -> tuple[int, int | None, int | None]:
     """Where the picture stands, the split, and the label."""
     plain = [plain_name(field) for field in header]
     holding = [i for i in range(len(header)) if rows[0][i].strip().lower().endswith(SUFFIXES)]

@@ -13,8 +13,8 @@ from pellucid.lab.panels import bar_chart, line_chart
 from pellucid.layers import EncoderBlock, LearnedPositions, PatchEmbed
 from pellucid.models.init import initialise
 
-Form = Literal["pre-norm", "post-norm", "no norm", "no residual", "neither"]
-FORMS: tuple[Form, ...] = ("pre-norm", "post-norm", "no norm", "no residual", "neither")
+BlockForm = Literal["pre-norm", "post-norm", "no norm", "no residual", "neither"]
+FORMS: tuple[BlockForm, ...] = ("pre-norm", "post-norm", "no norm", "no residual", "neither")
 
 
 class DepthSettings(NamedTuple):
@@ -37,9 +37,9 @@ class DepthMeasurement(NamedTuple):  # each by form
 class Stack(nn.Module):
     """Patches of 2×2, blocks, the mean of the tokens, ten scores."""
 
-    def __init__(self, p: DepthSettings, form: Form):
+    def __init__(self, p: DepthSettings, form: BlockForm):
         super().__init__()
-        self.form: Form = form
+        self.form: BlockForm = form
         self.embed, self.positions = PatchEmbed(2, p.width, channels=1), LearnedPositions(16, p.width)
         placed: Literal["pre", "post"] = "post" if form == "post-norm" else "pre"
         self.blocks = nn.ModuleList(

@@ -2,12 +2,12 @@
 
 from typing import NamedTuple
 
-from pellucid.lab.depth import DepthSettings, Form, Stack
+from pellucid.lab.depth import BlockForm, DepthSettings, Stack
 from pellucid.lab.frame import Claims, Drawing, Experiment, Thesis, at_least, seeded
 from pellucid.lab.learning import descend, learn_digits
 from pellucid.lab.panels import line_chart
 
-PLACED: tuple[Form, ...] = ("post-norm", "pre-norm")
+PLACED: tuple[BlockForm, ...] = ("post-norm", "pre-norm")
 
 
 class WarmupSettings(NamedTuple):
@@ -26,7 +26,7 @@ class WarmupMeasurement(NamedTuple):
     last: dict[str, dict[str, float]]  # mean of the last tenth
 
 
-def train_warm(p: WarmupSettings, form: Form, warmup: int) -> list[float]:
+def train_warm(p: WarmupSettings, form: BlockForm, warmup: int) -> list[float]:
     """A short training; the loss at each step."""
     with seeded(p.seed):
         model = Stack(DepthSettings(depth=p.depth, width=p.width), form)

@@ -18,7 +18,7 @@ from pellucid.ops.checks import is_learned
 from pellucid.ops.rules import Rule
 
 Summing = Literal["auto", "blocks", "triton"]
-Taken = Any  # a mask that `takes` has let through: a tensor or None, no rule
+TakenMask = Any  # a mask that `takes` has let through: a tensor or None, no rule
 WIDEST_HEAD = 256
 MOST_TOP, MOST_AXES, FEW_COLUMNS = 16, 3, 4  # beyond these a kernel's registers are full
 HAS_TRITON = importlib.util.find_spec("triton") is not None
@@ -64,7 +64,7 @@ def _why_not(q: Tensor, k: Tensor, mask: Tensor | Rule | None, beta: float, othe
     return None
 
 
-def attend(q: Tensor, k: Tensor, v: Tensor, mask: Taken, beta: float, causal: bool) -> Float[Tensor, "b h q e"]:
+def attend(q: Tensor, k: Tensor, v: Tensor, mask: TakenMask, beta: float, causal: bool) -> Float[Tensor, "b h q e"]:
     """Attention that reads only what the mask shows; v is up to WIDEST_HEAD wide."""
     from pellucid.kernels.masked import attend_masked
 
@@ -72,7 +72,7 @@ def attend(q: Tensor, k: Tensor, v: Tensor, mask: Taken, beta: float, causal: bo
         return attend_masked(q, k, v, mask, beta, causal)[0]
 
 
-def total_rows(q: Tensor, k: Tensor, mask: Taken, beta: float, causal: bool) -> Totals:
+def total_rows(q: Tensor, k: Tensor, mask: TakenMask, beta: float, causal: bool) -> Totals:
     """What every other pass needs to know of the rows."""
     from pellucid.kernels.row_sums import sum_rows
 
@@ -85,7 +85,7 @@ def from_log_sum_exp(log_sums: Float[Tensor, "b h q"]) -> Totals:
     return Totals(log_sums * math.log2(math.e), torch.ones_like(log_sums))
 
 
-def entropy(q: Tensor, k: Tensor, mask: Taken, beta: float, causal: bool) -> Float[Tensor, "b h q"]:
+def entropy(q: Tensor, k: Tensor, mask: TakenMask, beta: float, causal: bool) -> Float[Tensor, "b h q"]:
     from pellucid.kernels.row_sums import sum_rows
 
     with _on(q):
@@ -93,7 +93,7 @@ def entropy(q: Tensor, k: Tensor, mask: Taken, beta: float, causal: bool) -> Flo
 
 
 def mean_distance(
-    q: Tensor, k: Tensor, queries_at: Tensor, keys_at: Tensor, mask: Taken, beta: float, causal: bool
+    q: Tensor, k: Tensor, queries_at: Tensor, keys_at: Tensor, mask: TakenMask, beta: float, causal: bool
 ) -> Float[Tensor, "b h q"]:
     """queries_at, keys_at: coordinates not far from zero, where float32 tells near places apart."""
     from pellucid.kernels.row_sums import sum_rows
@@ -104,7 +104,7 @@ def mean_distance(
 
 
 def topk(
-    q: Tensor, k: Tensor, n: int, mask: Taken, beta: float, causal: bool, totals: Totals | None
+    q: Tensor, k: Tensor, n: int, mask: TakenMask, beta: float, causal: bool, totals: Totals | None
 ) -> tuple[Tensor, Tensor]:
     """The weights and the keys (b h q n), for n up to MOST_TOP."""
     from pellucid.kernels.top import find_top
@@ -117,7 +117,7 @@ def topk(
 
 
 def apply_transposed(
-    q: Tensor, k: Tensor, x: Tensor, mask: Taken, beta: float, causal: bool, totals: Totals | None
+    q: Tensor, k: Tensor, x: Tensor, mask: TakenMask, beta: float, causal: bool, totals: Totals | None
 ) -> Float[Tensor, "b h k e"]:
     from pellucid.kernels.spread import spread
     from pellucid.kernels.weighed import weigh_sums
@@ -135,7 +135,7 @@ def apply_gated(
     k: Tensor,
     x: Float[Tensor, "b n"],
     gate: tuple[Float[Tensor, "b h q e"], Float[Tensor, "b g k e"]],
-    mask: Taken,
+    mask: TakenMask,
     beta: float,
     causal: bool,
     *,

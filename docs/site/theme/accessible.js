@@ -5,3 +5,11 @@ for (const inner of document.querySelectorAll(".md-nav .md-nav[aria-labelledby]"
   inner.removeAttribute("aria-expanded");
   inner.setAttribute("role", "none");
 }
+function reachTables() { // one that scrolls can be scrolled by keys
+  for (const each of document.querySelectorAll(".md-typeset__scrollwrap")) {
+    if (each.scrollWidth > each.clientWidth) each.tabIndex = 0;
+    else each.removeAttribute("tabindex");
+  }
+}
+addEventListener("load", reachTables);
+addEventListener("resize", reachTables);
