@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from strangers import RATE, SMALL, STRANGERS, TEXT, Stranger, picture, sound, stranger, tokenizer
+from strangers import RATE, SMALL, STRANGERS, TEXT, Stranger, image_processor, picture, sound, stranger, tokenizer
 from torch import nn
 from torch.testing import assert_close
 
@@ -244,6 +244,29 @@ def test_what_asks_without_being_a_patch_is_called_none(transformers):
     masking = transformers.ViTMAEModel(transformers.ViTMAEConfig(**vision)).eval()
     seen = pellucid.look(masking, given={"pixel_values": torch.rand(1, 3, 16, 16)}).trace
     assert [(stream.kind, len(stream.labels)) for stream in seen.streams] == [("tokens", 5)]
+
+
+def test_a_picture_that_lies_in_the_text(transformers):
+    """A processor that writes a token for each patch reads text and picture at once."""
+    words = tokenizer(bos_token="<s>", cls_token="[CLS]")
+    config = transformers.LlavaConfig(
+        text_config=transformers.LlamaConfig(**SMALL, vocab_size=len(words), pad_token_id=0).to_dict(),
+        vision_config=transformers.CLIPVisionConfig(**SMALL, image_size=16, patch_size=4).to_dict(),
+        image_token_id=words.cls_token_id,
+        image_seq_length=16,
+    )
+    images = image_processor("CLIPImageProcessor", do_center_crop=False)
+    how = {"patch_size": 4, "vision_feature_select_strategy": "default", "num_additional_image_tokens": 1}
+    reader = transformers.LlavaProcessor(images, words, image_token="[CLS]", **how)
+    model = shaken(transformers.LlavaForConditionalGeneration(config))
+    seen = pellucid.look(model, reader, image=picture(), text="the cat sat", generate=3).trace
+    text = seen.stream("text")
+    assert (seen.kind, seen.stream("image").grid, text.prompt) == ("captioner", (4, 4), 16 + 3)
+    assert text.labels[15:19] == ("[CLS]", "the", "cat", "sat")
+    again = pellucid.look(model, reader, image=picture(), text="[CLS] the cat sat", generate=3).trace
+    assert again.words == seen.words
+    with pytest.raises(ValueError, match="reads one text beside a picture"):
+        pellucid.look(model, reader, image=picture(), text=["the cat", "a dog"])
 
 
 def test_sinks_beside_a_mask_are_kept(transformers):

@@ -92,6 +92,8 @@ class Reader:
     timm: Mapping[str, Any] | None = None
     encode: Callable[[Any], Any] | None = None
     decode: Callable[[Sequence[int]], Sequence[str]] | None = None
+    whole: Any = None
+    """A processor that puts tokens for the picture into the text, and so has to read both at once."""
     known: dict[int, str] = field(default_factory=dict)
 
     @classmethod
@@ -104,7 +106,8 @@ class Reader:
             return cls(encode=reader[0], decode=reader[1])
         parts = [getattr(reader, name, None) for name in ("tokenizer", "image_processor", "feature_extractor")]
         if any(part is not None for part in parts):
-            return cls(tokenizer=parts[0], images=parts[1], sounds=parts[2])
+            whole = reader if isinstance(getattr(reader, "image_token", None), str) else None
+            return cls(tokenizer=parts[0], images=parts[1], sounds=parts[2], whole=whole)
         if hasattr(reader, "convert_ids_to_tokens"):
             return cls(tokenizer=reader)
         if hasattr(reader, "sampling_rate"):
@@ -135,8 +138,8 @@ class Reader:
         if asked.audio is not None:
             heard, seconds = self._read_sound(asked.audio)
             arguments |= heard
-        if asked.text is not None:
-            words = self._read_text(asked.text)
+        if asked.text is not None or (pictures and self.whole is not None):
+            words = self._read_beside(asked) if pictures and self.whole is not None else self._read_text(asked.text)
             texts = (self.row("input_ids", words["input_ids"], model),)
             arguments |= words
         candidates = tuple(asked.text) if isinstance(asked.text, list) else ()
@@ -195,6 +198,16 @@ class Reader:
         if not found["input_ids"].numel():
             raise ValueError(f"{brief(text)} has no token of this tokenizer; expected a word or more")
         return dict(found)
+
+    def _read_beside(self, asked: Asked) -> dict[str, Tensor]:
+        """Text with a token for each part of the picture, before it unless it says where."""
+        assert asked.image is not None
+        text = asked.text or ""
+        if not isinstance(text, str):
+            raise ValueError("the model reads one text beside a picture; give it as a str")
+        text = text if self.whole.image_token in text else f"{self.whole.image_token}{text}"
+        picture = open_picture(asked.image).convert("RGB")
+        return dict(self.whole(images=picture, text=text, return_tensors="pt"))
 
     def _read_picture(self, image: Picture, model: nn.Module) -> tuple[dict[str, Tensor], tuple[SeenPicture, ...]]:
         if self.timm is not None:
