@@ -138,8 +138,10 @@ class Reader:
         if asked.audio is not None:
             heard, seconds = self._read_sound(asked.audio)
             arguments |= heard
-        if asked.text is not None or (pictures and self.whole is not None):
-            words = self._read_beside(asked) if pictures and self.whole is not None else self._read_text(asked.text)
+        words = None if asked.text is None else self._read_text(asked.text)
+        if pictures and self.whole is not None:
+            words = self._read_beside(asked)
+        if words is not None:
             texts = (self.row("input_ids", words["input_ids"], model),)
             arguments |= words
         candidates = tuple(asked.text) if isinstance(asked.text, list) else ()
