@@ -67,7 +67,7 @@ bench: setup # some 20 minutes on two quiet cores; each line says its share
 	$(BIN)/python benchmarks/server.py --seconds 20 --beside 40 # 1½
 	$(BIN)/python benchmarks/viewing.py # 1½
 	$(BIN)/python benchmarks/faithfulness.py --half --images 50 --scenes 100 --dry-run # 2; results/ has 500 images
-	$(BIN)/python benchmarks/looking.py # 1
+	$(BIN)/python benchmarks/looking.py # 2
 	$(BIN)/python benchmarks/claims.py # 1½
 	$(BIN)/python benchmarks/summaries.py # 1
 

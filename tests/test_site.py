@@ -20,7 +20,7 @@ from examples import fence_examples
 from lookup import escaped, public_names
 from nav import DO, ROOT, TASKS, placed, sections
 from PIL import Image
-from staging import relink
+from staging import MADE, relink
 
 from pellucid.cli import main
 
@@ -66,6 +66,16 @@ def test_links_lead_to_the_same_on_the_site(tmp_path):
     assert (tmp_path / "files" / "viewer.png").is_file()
     with pytest.raises(ValueError, match=r"links to docs/nowhere\.md, which isn't there"):
         relink("[a](nowhere.md)", "docs/explain.md", ROOT, tmp_path, places)
+
+
+def test_what_only_the_site_has_is_linked_there(tmp_path):
+    cell = "| a command | The command line |"
+    assert relink(cell, "docs/lookup.md", ROOT, tmp_path, placed()) == cell
+    (tmp_path / "lookup").mkdir()
+    (tmp_path / "lookup" / "commands.md").write_text("# The command line\n")
+    linked = relink(cell, "docs/lookup.md", ROOT, tmp_path, placed())
+    assert linked == "| a command | [The command line](commands.md) |"
+    assert [title for title in MADE if f"| {title} |" not in (ROOT / "docs" / "lookup.md").read_text()] == []
 
 
 def test_marks_of_tables_leave_the_words_apart(tmp_path):

@@ -10,6 +10,12 @@ LINK = re.compile(r"(!?\[[^\]]*\]\()([^)\s#:]+)((?:#[^)\s]*)?\))")
 FENCED = re.compile(r"(^```.*?^```$|`[^`\n]+`)", re.MULTILINE | re.DOTALL)
 MARKS = re.compile(r"^<!-- (?:results:.+?|end) -->\n+|<!-- (?:results:.+?|end) -->", re.MULTILINE)
 INSTEAD = {"results": "docs/results.md", "results/": "docs/results.md"}  # folders, and the page that shows them
+# Pages that only the site has, by their titles: a cell of a table that holds one leads there.
+MADE = {
+    "The command line": "lookup/commands.md",
+    "The ledger of claims": "lookup/ledger/index.md",
+    "Models to look into": "lookup/models.md",
+}
 
 
 def stage_page(page: str, root: Path, site: Path, places: Mapping[str, str]) -> None:
@@ -30,7 +36,11 @@ def relink(text: str, page: str, root: Path, site: Path, places: Mapping[str, st
         return f"{before}{posixpath.relpath(place(named, page, root, site, places), here)}{after}"
 
     parts = FENCED.split(MARKS.sub("", text))
-    return "".join(part if i % 2 else LINK.sub(follow, part) for i, part in enumerate(parts))
+    moved = "".join(part if i % 2 else LINK.sub(follow, part) for i, part in enumerate(parts))
+    for title, made in MADE.items():
+        if (site / made).is_file():
+            moved = moved.replace(f"| {title} |", f"| [{title}]({posixpath.relpath(made, here)}) |")
+    return moved
 
 
 def place(named: str, page: str, root: Path, site: Path, places: Mapping[str, str]) -> str:
