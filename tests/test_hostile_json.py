@@ -7,6 +7,7 @@ import struct
 import pytest
 from fuzz_json import targets
 from limited import run_commands, run_limited
+from PIL import Image
 from test_hostile_models import is_one_sentence, saved
 
 from pellucid.data.tokenizer import CaptionTokenizer
@@ -57,6 +58,17 @@ def test_a_trace_of_very_many_parts(name, trace_header, tmp_path):
     )
     assert said.count("\n") == 1
     assert 20 < len(said) < 1000
+
+
+def test_a_caption_of_megabytes_is_left_out(tmp_path):
+    """The library that cuts captions into words ends the process if it has no memory for one."""
+    Image.new("RGB", (8, 8)).save(tmp_path / "a.png")
+    said = json.dumps({"images": [{"filename": "a.png", "split": "train", "sentences": [{"raw": "x" * (14 << 20)}]}]})
+    (tmp_path / "dataset.json").write_text(said)
+    (tmp_path / "captions.csv").write_text("image,caption\na.png,b" + "," * (14 << 20))
+    commands = [["data", "inspect", tmp_path / name] for name in ("dataset.json", "captions.csv")]
+    for said in map(is_one_sentence, run_commands(commands)):
+        assert "1 captions of more than 65,536 letters: 'a.png'" in said
 
 
 @pytest.mark.slow

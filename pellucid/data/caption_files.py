@@ -27,6 +27,8 @@ EXPECTED = (
 MISSING = "images that are not there"
 BARE = "images without a caption"
 EMPTY = "empty captions"
+MOST_LETTERS = 1 << 16  # of a caption
+LONG = f"captions of more than {MOST_LETTERS:,} letters"
 NO_TEXT = "captions that are no readable text"
 CONTROLS = "captions with control characters"
 TWICE = "images in two splits"
@@ -180,6 +182,8 @@ def _sentences(captions: list[object], name: str, problems: Problems) -> list[st
             problems.add(NO_TEXT, f"{name}: {caption}" if isinstance(caption, str) else name)
         elif not (cleaned := clean(caption)):
             problems.add(EMPTY, name)
+        elif len(cleaned) > MOST_LETTERS:
+            problems.add(LONG, name)
         else:
             if CONTROL.search(caption):
                 problems.add(CONTROLS, f"{name}: {cleaned}")
