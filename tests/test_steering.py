@@ -265,3 +265,66 @@ def test_a_head_is_ablated_the_one_time_that_is_named():
         ablate(model, lambda: model(x).sum((1, 2)), layers=["owm"])
     with pytest.raises(ValueError, match="layers is empty"):
         ablate(model, lambda: model(x).sum((1, 2)), layers=[])
+
+
+def people(name: str, transformers, timm):
+    """A model of others, what it reads, its first attention's name, what makes its queries and what reads its heads."""
+    torch.manual_seed(0)
+    small = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 32}
+    ids = torch.randint(30, (2, 6))
+    if name == "timm":
+        model = timm.create_model("vit_tiny_patch16_224", img_size=32, embed_dim=16, num_heads=4, depth=2)
+        first = model.blocks[0].attn
+        return (
+            model,
+            torch.randn(2, 3, 32, 32),
+            "blocks.0.attn",
+            first.qkv,
+            first.proj,
+        )
+    written = name.partition(" ")[2]
+    if name.startswith("bert"):
+        config = transformers.BertConfig(**small, vocab_size=30, attn_implementation=written)
+        model = transformers.BertModel(config)
+        first = model.encoder.layer[0].attention
+        return model, ids, "encoder.layer.0.attention.self", first.self.query, first.output.dense
+    config = transformers.LlamaConfig(**small, num_key_value_heads=2, vocab_size=30, attn_implementation=written)
+    model = transformers.LlamaModel(config)
+    first = model.layers[0].self_attn
+    return model, ids, "layers.0.self_attn", first.q_proj, first.o_proj
+
+
+@pytest.mark.parametrize("name", ["bert sdpa", "bert eager", "llama sdpa", "llama eager", "timm"])
+def test_a_change_in_a_model_of_others_is_the_same_in_its_weights(name, transformers, timm):
+    """β as queries that are so much longer; a head that is off as columns that nobody reads."""
+    model, given, at, asks, behind = people(name, transformers, timm)
+    model, output = model.double().eval(), (lambda out: out if isinstance(out, torch.Tensor) else out[0])
+    given = given.double() if given.is_floating_point() else given
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.ndim > 1:
+                parameter.normal_(std=0.3)
+        with watch(model) as seen:
+            plain = output(model(given))
+        beta = seen[at].beta
+        with watch(model, change={at: Change(beta=3 * beta)}) as seen:
+            sharper = output(model(given))
+        assert seen.check() < 1e-6
+        with watch(model, change={at: Change(off=[1, 2])}):
+            off = output(model(given))
+        queries = [part[:16] for part in asks.parameters()]
+        for part in queries:
+            part *= 3
+        tight = 1e-5 if name == "llama eager" else 1e-10  # whose softmax is in float32
+        assert_close(sharper, output(model(given)), rtol=0, atol=tight)
+        for part in queries:
+            part /= 3
+        behind.weight[:, 4:12] = 0
+        assert_close(off, output(model(given)), rtol=0, atol=tight)
+    assert not torch.allclose(plain, sharper, atol=1e-3)
+    assert not torch.allclose(plain, off, atol=1e-3)
+    with (
+        pytest.raises(ValueError, match=rf"no module '{at}x'; did you mean '{at}'"),
+        watch(model, change={f"{at}x": Change(beta=1.0)}),
+    ):
+        model(given)

@@ -51,12 +51,16 @@ class Change:
         """The call with what is different."""
         if call.dropout:
             raise ValueError("an attention that drops weights can't be steered; call model.eval() first")
+        heads = call.q.shape[1]
+        k = call.k if self.keys is None else _exchange(call.k, self.keys)
         return replace(
             call,
             beta=call.beta if self.beta is None else self.beta,
             mask=call.mask if self.mask is None else _combine(call.mask, self.mask),
-            k=call.k if self.keys is None else _exchange(call.k, self.keys),
-            v=call.v if not self.off else _silence(call.v, call.q.shape[1], self.off),
+            k=k
+            if not self.off
+            else share_heads(k, heads),  # heads of one group, of which some are off, have own values
+            v=call.v if not self.off else _silence(call.v, heads, self.off),
         )
 
 
