@@ -70,6 +70,7 @@ def test_a_command_gives_a_page(folders, tmp_path, capsys, model, asked, kind, s
     [
         (["hf:nowhere/at/all/./x", "--text", "a"], "can't be opened|is no model"),
         (["hf:MODEL"], "is given nothing to read"),
+        (["MODEL", "--text", "a"], "holds a model of Hugging Face's; name it hf:/"),
         (["hf:MODEL", "--text", TEXT, "--heads", "a.png"], "--heads is for models of ours"),
         (["hf:MODEL", "--text", " ".join([TEXT] * 6)], "places for 32"),
         (["hf:MODEL", "--text", "a", "b", "c"], "names 3 texts"),

@@ -62,6 +62,8 @@ def load(
         return load_checkpoint(folder, name=name, module=module).to(device)
     if not isinstance(config, dict):
         raise ValueError(f"{folder / CONFIG} holds no object; expected the config of a run or of a model")
+    if "model_type" in config and "model" not in config:
+        raise ValueError(f"{folder} holds a model of Hugging Face's; name it hf:{source}")
     said = config.pop("model", ReadyClassifier.module_class.__name__)
     kind = next((kind for kind in KINDS if kind.module_class.__name__ == said), None)
     if kind is None:
