@@ -242,3 +242,15 @@ def test_answers_to_other_images_are_refused(place, capsys):
         ):
             assert main([*map(str, COMMANDS["evaluate"]), *words]) == 2
             assert message in capsys.readouterr().err
+
+
+def test_captions_that_only_test_can_be_evaluated(place, capsys):
+    """Whoever asks about test images needs no others."""
+    (place / "only").mkdir()
+    rows = [f"{path.parent.name}/{path.name},a picture,test" for path in sorted((place / "ext").rglob("*.png"))[:4]]
+    (place / "only" / "captions.csv").write_text("\n".join(["file,caption,split", *rows]) + "\n")
+    words = ("evaluate", "captioner-scenes", "--data", "only/captions.csv", "--path", "ext", "--beam", 1)
+    assert json.loads(alone(place, capsys, *words, "--json"))["images"] == 4
+    with contextlib.chdir(place):
+        assert main([*map(str, words), "--split", "train"]) == 2
+    assert "has no train images; it has test" in capsys.readouterr().err

@@ -165,7 +165,7 @@ def test_scenes_are_judged_by_the_truth(tmp_path, capsys, monkeypatch):
     model.eval().save_pretrained(tmp_path / "scenes")
     tokenizer.save(tmp_path / "scenes" / "tokenizer.json")
     asked = []
-    monkeypatch.setattr(ready_captioner, "load_captions", lambda data: asked.append(data) or splits)
+    monkeypatch.setattr(ready_captioner, "load_captions", lambda data, trains: asked.append(data) or splits)
     found = json.loads(run(capsys, "evaluate", tmp_path / "scenes", "--data", "scenes", "--json").out)
     assert (asked[0].name, asked[0].size) == ("scenes", (32, 32))
     assert found["exact"] == found["exact_unseen"] == 0.0
@@ -184,11 +184,11 @@ def test_scenes_are_judged_by_the_truth(tmp_path, capsys, monkeypatch):
     validation = run(capsys, "evaluate", tmp_path / "scenes", "--data", "scenes", "--split", "validation", "--json").out
     assert json.loads(validation)["exact_unseen"] is None  # no such scene, and no NaN
     assert json.loads(validation)["pointing_map"]
-    monkeypatch.setattr(ready_captioner, "load_captions", lambda data: CaptionSplits(splits.test, None, None))
+    monkeypatch.setattr(ready_captioner, "load_captions", lambda data, trains: CaptionSplits(splits.test, None, None))
     train = run(capsys, "evaluate", tmp_path / "scenes", "--data", "scenes", "--split", "train", "--json").out
     assert json.loads(train)["pointing_map"] == "mean over layers and heads"  # there is nothing to choose by
     assert json.loads(train)["pointing"] == truth.share((None, None))
-    monkeypatch.setattr(ready_captioner, "load_captions", lambda data: splits)
+    monkeypatch.setattr(ready_captioner, "load_captions", lambda data, trains: splits)
     # And whoever says the truth is right, of the kinds and pairs that are there.
     monkeypatch.setattr(captioning, "caption_all", lambda *_, **__: [*texts[:-1], "a dog"])
     found = json.loads(run(capsys, "evaluate", tmp_path / "scenes", "--data", "scenes", "--json").out)

@@ -18,8 +18,8 @@ TEXT = (".txt", ".csv", ".tsv", ".token")
 TABLES = re.compile(r"captions\.txt|(\w*captions?\w*|metadata|results)\.[ct]sv", re.IGNORECASE)
 
 
-def list_captions(name: str, images: str | None, problems: Problems) -> CaptionListing:
-    """The captioned images at a path, whichever format they are in."""
+def list_captions(name: str, images: str | None, problems: Problems, trains: bool = True) -> CaptionListing:
+    """The captioned images at a path, whichever format they are in. trains: there have to be some to train on."""
     path = Path(name).expanduser()
     try:
         annotations = _in_folder(path, problems) if path.is_dir() else _in_file(path, name, problems)
@@ -36,7 +36,7 @@ def list_captions(name: str, images: str | None, problems: Problems) -> CaptionL
             )
     except (OSError, RecursionError) as error:
         raise ValueError(one_line(f"{name!r} can't be read: {error}")) from error
-    for split in ("train", *splits):
+    for split in (*(["train"] if trains or not splits else []), *splits):
         if not splits.get(split):
             first = f"; {'; '.join(problems.lines())}" if problems.by_kind else ""
             source = f"{name!r} ({annotations.format})"

@@ -54,8 +54,8 @@ class LazyPictures(LazyImageSet):
         return torch.full(self.shape, 255, dtype=torch.uint8)
 
 
-def load_captions(config: CaptionData) -> CaptionSplits:
-    """The captioned images that a config asks for.
+def load_captions(config: CaptionData, trains: bool = True) -> CaptionSplits:
+    """The captioned images that a config asks for. trains: there have to be some to train on.
 
     >>> splits = load_captions(CaptionData("scenes", size=(32, 32), scenes=SceneConfig(train=8, validation=2, test=2)))
     >>> len(splits.train), splits.train.images.shape, len(splits.test.captions)
@@ -65,19 +65,20 @@ def load_captions(config: CaptionData) -> CaptionSplits:
         check_size(config.size)
         return make_scenes(config.scenes, config.size)
     problems, unreadable = Problems(config.strict, config.tolerated), Unreadable(config.strict, config.tolerated)
-    _, parts = find_captions(config, problems, unreadable)
+    _, parts = find_captions(config, problems, unreadable, trains)
     for line in problems.lines():
         log.warning("%s: %s", config.name, line)
     unreadable.check(sum(map(len, parts.values())) + len(unreadable.reasons))
-    return CaptionSplits(parts["train"], parts.get("validation"), parts.get("test"))
+    train = parts["train"] if "train" in parts else next(iter(parts.values())).subset(torch.arange(0))
+    return CaptionSplits(train, parts.get("validation"), parts.get("test"))
 
 
 def find_captions(
-    config: CaptionData, problems: Problems, unreadable: Unreadable
+    config: CaptionData, problems: Problems, unreadable: Unreadable, trains: bool = True
 ) -> tuple[CaptionListing, dict[str, CaptionSet]]:
     """What lies at a path, as it is listed and as it is read; what is wrong with it is told to the last two."""
     check_size(config.size)
-    listing = list_captions(config.name, config.images, problems)
+    listing = list_captions(config.name, config.images, problems, trains)
     splits = listing.splits if listing.is_split else _hash_split(listing.splits["train"])
     height, width = config.size
     fits = len(listing) * CHANNELS * height * width <= listings.IN_MEMORY

@@ -178,17 +178,19 @@ class ReadyCaptioner(ReadyModel):
             raise ValueError(f"captioned images have 3 channels and the model sees {self.reader.channels}")
         if isinstance(data, CaptionSet):
             return evaluate_captioner(self.model, self.tokenizer, data, **how)
-        splits = load_captions(replace(self.data(data, path), tolerated=tolerated))
+        splits = load_captions(replace(self.data(data, path), tolerated=tolerated), trains=False)
         images = choose_split(data, splits, split)
         others = next(
             (part for name in ("validation", "train", "test") if name != split and (part := getattr(splits, name))),
             None,
         )
-        return evaluate_captioner(self.model, self.tokenizer, images, training=splits.train, others=others, **how)
+        return evaluate_captioner(
+            self.model, self.tokenizer, images, training=splits.train or None, others=others, **how
+        )
 
     def load_split(self, data: str | CaptionData, split: str, path: str | None = None) -> CaptionSet:
         """The captioned images of one split, at the size that it sees."""
-        return choose_split(data, load_captions(self.data(data, path)), split)
+        return choose_split(data, load_captions(self.data(data, path), trains=False), split)
 
     def data(self, data: str | CaptionData, path: str | None = None) -> CaptionData:
         """What its run was trained on, if that is asked for by the same name; else what is there."""
