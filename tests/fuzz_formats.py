@@ -9,6 +9,7 @@ import random
 import shutil
 import tarfile
 import tempfile
+import wave
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, partial
@@ -21,6 +22,7 @@ import torch
 from PIL import Image, features
 
 import pellucid
+from pellucid.cli.attend_any import read_wave
 from pellucid.data import CaptionData, DataConfig, decode, inspect_images, load_captions, named
 from pellucid.data.archives import unpack_archive
 from pellucid.data.formats import (
@@ -31,6 +33,9 @@ from pellucid.data.formats import (
     read_idx,
 )
 from pellucid.data.images import probe
+from pellucid.data.parallel import ParallelData, load_training
+from pellucid.data.subwords import SubwordTokenizer
+from pellucid.data.text_inspection import inspect_text
 from pellucid.explain.trace import Layer, Map, SeenPicture, Stream, Trace
 from pellucid.hub.folders import read_folder
 from pellucid.hub.pickled import read_pickled
@@ -306,6 +311,56 @@ def read_captions(whole_folder: bool, path: Path) -> None:
     load_captions(CaptionData(str(path.parent if whole_folder or path.suffix == ".jsonl" else path), size=(8, 8)))
 
 
+# Sentences in two languages, sounds
+
+
+SENTENCES = [("A man rides a horse.", "Ein Mann reitet auf einem Pferd."), ("Two dogs run.", "Zwei Hunde laufen.")]
+
+
+def texts() -> dict[str, Format]:
+    kinds = {
+        "tsv": ("a.tsv", "".join(f"{en}\t{de}\n" for en, de in SENTENCES), "bytes"),
+        "csv": ("a.csv", "en,de\n" + "".join(f'"{en}","{de}"\n' for en, de in SENTENCES), "bytes"),
+        "jsonl": ("a.jsonl", "".join(json.dumps({"en": en, "de": de}) + "\n" for en, de in SENTENCES), "lines"),
+    }
+    formats = {
+        f"text {name}": Format(partial(write_file, file, content.encode), read_text_pairs, kind, 3)
+        for name, (file, content, kind) in kinds.items()
+    }
+    formats["text gz"] = Format(write_aligned, read_text_pairs, "gz", 3)
+    formats["pieces"] = Format(write_pieces, SubwordTokenizer.load, "json", 3)
+    formats["wave"] = Format(partial(write_file, "a.wav", sound_wave), read_wave, weight=3)
+    return formats
+
+
+def write_aligned(folder: Path) -> Path:
+    for language, lines in zip(("en", "de"), zip(*SENTENCES, strict=True), strict=True):
+        (folder / f"train.{language}.gz").write_bytes(gzip.compress("\n".join(lines).encode(), mtime=0))
+    return folder / "train.en.gz"
+
+
+def read_text_pairs(path: Path) -> None:
+    """As it is trained on, and as it is inspected."""
+    name = str(path.parent if path.suffix == ".gz" else path)
+    inspect_text(ParallelData(name))
+    load_training(ParallelData(name))
+
+
+def write_pieces(folder: Path) -> Path:
+    SubwordTokenizer.train([text for pair in SENTENCES for text in pair], size=300).save(folder / "tokenizer.json")
+    return folder / "tokenizer.json"
+
+
+def sound_wave() -> bytes:
+    stream = io.BytesIO()
+    with wave.open(stream, "wb") as file:
+        file.setnchannels(2)
+        file.setsampwidth(2)
+        file.setframerate(8000)
+        file.writeframes(bytes(range(200)))
+    return stream.getvalue()
+
+
 # Models, runs, traces
 
 
@@ -421,7 +476,7 @@ def say_two_lines(path: Path) -> None:
     raise ValueError("two\nlines")
 
 
-FORMATS: dict[str, Format] = pictures() | captions() | files()
+FORMATS: dict[str, Format] = pictures() | captions() | texts() | files()
 # Read by their paths only; the last are to show that whoever counts failures sees them.
 FORMATS["folder"] = Format(lambda folder: folder, lambda path: inspect_images(path), weight=0)
 FORMATS["unpacked"] = Format(lambda folder: folder, unpack, weight=0)

@@ -88,9 +88,13 @@ def read_wave(path: Path) -> NDArray[np.float32]:
                 raise ValueError(
                     f"{path} has {8 * width} bits and {count} samples; expected 16 bits, of ten minutes at most"
                 )
-            samples = np.frombuffer(file.readframes(count), "<i2").astype(np.float32) / 2**15
-    except (wave.Error, EOFError, OSError) as error:
-        raise ValueError(f"{path} can't be read as a .wav file: {error}") from None
+            content = file.readframes(count)
+            if len(content) < width * channels:
+                raise EOFError("it is cut short")
+    except (wave.Error, EOFError, OSError, RuntimeError) as error:  # the last, where a chunk ends beyond the file
+        raise ValueError(f"{path} can't be read as a .wav file: {error or 'it is cut short'}") from None
+    whole = len(content) // (2 * channels) * channels
+    samples = np.frombuffer(content, "<i2", whole).astype(np.float32) / 2**15
     return samples.reshape(-1, channels).mean(1)
 
 
