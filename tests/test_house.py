@@ -1,6 +1,7 @@
 """What ARCHITECTURE.md and STYLE promise of the code: walks that can be walked, short functions, one class a name."""
 
 import ast
+import functools
 import re
 from collections import defaultdict
 from pathlib import Path
@@ -18,6 +19,7 @@ LONGEST = 60  # lines of a function
 APART = ("lab/exercises/", "serve/schemas.py")
 
 
+@functools.cache
 def modules() -> dict[str, ast.Module]:
     return {path.relative_to(PACKAGE).as_posix(): ast.parse(path.read_text()) for path in PACKAGE.rglob("*.py")}
 
@@ -48,15 +50,16 @@ def test_a_class_has_a_name_of_its_own():
     assert {name: paths for name, paths in apart.items() if len(paths) > 1} == {}
 
 
-def imports_of(path: str, module: ast.Module) -> set[str]:
+@functools.cache
+def imports_of(path: str) -> set[str]:
     """The files of the package that a file imports, and those that a room that it imports does."""
     found = set()
-    for node in ast.walk(module):
+    for node in ast.walk(modules()[path]):
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("pellucid"):
             for alias in node.names:
                 found |= homes_of(node.module or "", alias.name)
     rooms = {each for each in found - {path} if each.endswith("__init__.py")}
-    return found.union(*(imports_of(room, ast.parse((PACKAGE / room).read_text())) for room in rooms)) - {path}
+    return found.union(*(imports_of(room) for room in rooms)) - {path}
 
 
 def homes_of(module: str, name: str) -> set[str]:
@@ -70,7 +73,7 @@ def homes_of(module: str, name: str) -> set[str]:
         return {file.relative_to(PACKAGE).as_posix()}
     room = place / "__init__.py"
     found = {room.relative_to(PACKAGE).as_posix()}
-    for node in ast.walk(ast.parse(room.read_text())):
+    for node in ast.walk(modules()[room.relative_to(PACKAGE).as_posix()]):
         if isinstance(node, ast.ImportFrom) and name in [alias.asname or alias.name for alias in node.names]:
             found |= homes_of(node.module or "", name)
     return found
@@ -85,12 +88,12 @@ def test_there_are_four_walks():
 @pytest.mark.parametrize(("name", "text"), WALKS, ids=[name for name, _ in WALKS])
 def test_a_walk_leads_from_file_to_file(name, text):
     """Each stands there once, and one that the reader has met imports it, or names it."""
-    files, known = re.findall(r"`([\w/]+\.(?:py|js))`", text), modules()
+    files = re.findall(r"`([\w/]+\.(?:py|js))`", text)
     assert len(files) == len(set(files)) >= 6
     assert [file for file in files if not (PACKAGE / file).is_file()] == []
     for i, file in enumerate(files[1:], 1):
         met = files[:i]
-        imported = any(file in imports_of(each, known[each]) for each in met)
+        imported = any(file in imports_of(each) for each in met)
         named = any(re.search(rf"[\"']{Path(file).stem}\b", (PACKAGE / each).read_text()) for each in met)
         assert imported or named, f"{name}: nobody before {file} leads there"
 

@@ -185,12 +185,14 @@ def test_a_caption_says_its_figures(speaker):
     assert best.probabilities == pytest.approx([math.exp(value) for value in best.word_log_probs])
     assert best.token_log_probs.tolist() == pytest.approx(best.word_log_probs, rel=1e-5)
     assert best.log_prob - sum(best.word_log_probs) < 0  # the end's
-    figures = f"words={best.words!r}, log_prob={best.log_prob!r}, score={best.score!r}"
+    figures = f"words={best.words!r}, log_prob={best.log_prob!r}, score={best.score!r}, expected=None"
     assert repr(best) == f"Caption(text={best.text!r}, {figures})"  # no tensors
     assert best.to_json() == {
         "caption": best.text,
         "log_prob": best.log_prob,
         "score": best.score,
+        "expected": None,  # nobody has measured how far this model is to be trusted
+        "unsure": False,
         "words": [{"word": w, "probability": p} for w, p in zip(best.words, best.probabilities, strict=True)],
     }
 

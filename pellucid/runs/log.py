@@ -78,9 +78,9 @@ def read_lines(stream: BinaryIO) -> Iterator[tuple[bytes, LoggedStep | LoggedEva
 def parse_line(text: bytes) -> LoggedStep | LoggedEvaluation | None:
     """
     >>> parse_line(b'{"step": 3, "epoch": 0.5, "loss": 2.25}')
-    Step(step=3, epoch=0.5, figures={'loss': 2.25})
+    LoggedStep(step=3, epoch=0.5, figures={'loss': 2.25})
     >>> parse_line(b'{"step": 3, "epoch": 0.5, "evaluation": {"top1": NaN}, "seconds": 1.5}')
-    Evaluation(step=3, epoch=0.5, figures={'top1': None}, seconds=1.5)
+    LoggedEvaluation(step=3, epoch=0.5, figures={'top1': None}, seconds=1.5)
     >>> parse_line(b'{"epoch": 1}') is parse_line(b"5") is None
     True
     """

@@ -118,7 +118,7 @@ class Runs:
 def thin_out(steps: list[LoggedStep], points: int) -> dict[str, list[float | None]]:
     """Logged steps as columns. More than `points` of them become means of equal spans, told at the span's last step.
 
-    >>> thin_out([Step(i, i / 2, {"loss": 6.0 - i}) for i in range(1, 5)], points=2)
+    >>> thin_out([LoggedStep(i, i / 2, {"loss": 6.0 - i}) for i in range(1, 5)], points=2)
     {'step': [2, 4], 'epoch': [1.0, 2.0], 'loss': [4.5, 2.5]}
     """
     span = max(1, math.ceil(len(steps) / points))
