@@ -8,6 +8,7 @@ index; what fails is kept in .fuzz/failures, under that name.
 
 import argparse
 import json
+import math
 import queue
 import random
 import sys
@@ -49,11 +50,11 @@ class Result(NamedTuple):
 
 
 def plan(inputs: int) -> list[Batch]:
-    """So many inputs, by the formats' weights, in a mixed order. Fewer inputs are the first of more."""
+    """So many inputs at least, by the formats' weights, in a mixed order. Fewer inputs are the first of more."""
     turns = fuzz_formats.schedule()
     batches = []
     for name in sorted(set(turns)):
-        count = max(1, round(inputs * turns.count(name) / len(turns)))
+        count = math.ceil(inputs * turns.count(name) / len(turns))
         batches += [Batch(name, first, min(TOGETHER, count - first)) for first in range(0, count, TOGETHER)]
     random.Random(0).shuffle(batches)
     return batches
