@@ -71,7 +71,7 @@ def test_a_run_begins_with_what_it_will_do(pictures, capsys):
     assert re.search(r"parameters; ", model)
     assert re.search(r"CPU, \d threads?, float32$", machine)
     assert re.search(
-        r"10 steps \(2 epochs\) of 16 images, about \d+ (s|minutes) at [\d,.]+ images/s, and [\d.]+ MB", length
+        r"10 steps \(2 epochs\) of 16 images, about \d+ (s|minutes) at [\d,.]+ images/s, and [\d.]+ [MG]B", length
     )
     assert "batch 16 instead of 1024" in fitted
     assert "precision float32 instead of bf16, compile off instead of on" in fitted

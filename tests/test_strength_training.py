@@ -38,7 +38,7 @@ from pellucid.runs import Optim, Run, RunFolder, environment, folder
 from pellucid.runs.checkpoints import Facts
 from pellucid.runs.config import Critical, Duration, Words
 from pellucid.training import Engine, caption, classify, distributed, engine, memory, progress, reverse
-from pellucid.training.caption import Captioning, Known, SelfCritical, backwards
+from pellucid.training.caption import Captioning, KnownCaptions, SelfCritical, backwards
 from pellucid.training.checkpoint import CheckpointWriter, State, restore, save_checkpoint
 from pellucid.training.classify import Classification, choose_batch, resolve
 from pellucid.training.muon import Muon, orthogonalised
@@ -794,7 +794,7 @@ def test_n_grams_are_told_apart():
 def test_captions_as_numbers():
     tokenizer = CaptionTokenizer.train(["a dog runs", "a cat"], min_count=1)
     data = SimpleNamespace(captions=[("a dog runs", "a cat"), ("dog",), ("a", "a", "cat runs")])
-    known = Known.of(data, tokenizer, 9, CPU)
+    known = KnownCaptions.of(data, tokenizer, 9, CPU)
     assert known.counts.tolist() == [2, 1, 3]
     assert known.tokens.shape == (3, 3, 5)  # the longest has a start, three words and an end
     for several, rows in zip(data.captions, known.tokens, strict=True):
@@ -1594,7 +1594,7 @@ def evaluate_with(task, said):
 def test_captions_are_drawn_from_a_stream_of_their_own():
     """What a run reads at a step is what it read yesterday, and no draw of its pictures' is drawn again."""
     task = made(tiny(captions=2))
-    task.known = Known(torch.arange(32 * 5 * 4).view(32, 5, 4), torch.full((32,), 5), 3.0)
+    task.known = KnownCaptions(torch.arange(32 * 5 * 4).view(32, 5, 4), torch.full((32,), 5), 3.0)
     share = task.loader.share(4)
     first = draws.integers(task.seed, share.step, share.position, 100, torch.full((8,), 5))
     expected = torch.stack([task.known.tokens[share.image, (first + i) % 5] for i in range(2)], 1)
