@@ -144,17 +144,15 @@ def test_what_goes_wrong_while_reading_is_told():
 
 
 def test_whoever_stops_early_leaves_no_thread():
-    before = threading.active_count()
+    before = set(threading.enumerate())
     data = Slow(images(37), delay=0.01)
     steps = Loader(data, 8, 0, CPU).shares(0, 1000)
     next(steps)
-    assert threading.active_count() == before + 1
+    (reader,) = set(threading.enumerate()) - before
     steps.close()
     data.close()
-    end = time.monotonic() + 10
-    while threading.active_count() > before and time.monotonic() < end:
-        time.sleep(0.001)
-    assert threading.active_count() == before
+    reader.join(timeout=10)
+    assert not reader.is_alive()
     assert len(data.read_by) < 8 * 5 * 2  # what had not begun was left
 
 
