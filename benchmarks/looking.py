@@ -24,7 +24,7 @@ from zoo.stubs import load
 import pellucid
 from pellucid.data.tokenizer import START, UNKNOWN
 from pellucid.explain.faithfulness import bootstrap_mean
-from pellucid.looking import Asked, Reader, explain, text_faithfulness
+from pellucid.looking import Question, Reader, explain, text_faithfulness
 from pellucid.looking.passage import Passage
 from pellucid.ready import ReadyForeign, ReadyTranslator
 from pellucid.views.bundle import to_bytes
@@ -142,7 +142,7 @@ def translate(name: str, count: int, seed: int) -> list[Passage]:
         source, said = torch.tensor([ready.tokenizer.source(best.source, None)]), best.tokens.tolist()
         place = int(torch.randint(len(said) - 1, (), generator=generator))
         asked = {"input_ids": source, "decoder_input_ids": torch.tensor([[START, *said[:place]]])}
-        fed = reader.read(Asked(arguments=asked), model)
+        fed = reader.read(Question(arguments=asked), model)
         texts = (replace(fed.texts[0], special=((source.shape[1] - 1,),)), fed.texts[1])  # its end stays
         passages.append(Passage.watch(model, replace(fed, texts=texts), reader))
     return passages

@@ -159,7 +159,7 @@ def test_what_is_generated_was_seen_as_it_was_said(name):
     look = looked(name)
     model, fed = (
         look.passage.model,
-        look.ready.reading.read(pellucid.looking.Asked(**stranger(name).asked), look.passage.model),
+        look.ready.reading.read(pellucid.looking.Question(**stranger(name).asked), look.passage.model),
     )
     with pellucid.watch(model) as seen, torch.no_grad():
         model.generate(**fed.arguments, max_new_tokens=stranger(name).asked["generate"], do_sample=False)

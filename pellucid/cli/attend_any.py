@@ -30,11 +30,11 @@ def is_anybodys(model: str) -> bool:
 
 def attend_any(options: AttendOptions) -> None:
     """Watch a model of another library read each input, and write one page."""
-    asked = list_asked(options)
+    inputs = list_inputs(options)
     model: ReadyForeign = load(options.model, device=pick_device(options.device))
     usual = options.method == AttendOptions.__dataclass_fields__["method"].default
     methods = None if usual else [method.replace("-", " ") for method in options.method]
-    traces = [model.trace(methods=methods, target=_number(options.target), **each) for each in asked]
+    traces = [model.trace(methods=methods, target=_number(options.target), **each) for each in inputs]
     to_html(traces, options.out)
     files: dict[str, list[Path]] = {"report": [options.out]}
     for name, path in (("figure", options.figure), ("trace", options.trace)):
@@ -44,9 +44,9 @@ def attend_any(options: AttendOptions) -> None:
     for seen, path in zip(traces, files["trace"], strict=False):
         save_trace(seen, path)
     if options.json:
-        print(json.dumps(summarise(options, asked, traces, files), allow_nan=False))
+        print(json.dumps(summarise(options, inputs, traces, files), allow_nan=False))
         return
-    for each, seen in zip(asked, traces, strict=True):
+    for each, seen in zip(inputs, traces, strict=True):
         print(f"{_say_input(each)}  {say_answer(seen)}")
         for name, reason in seen.missed:
             print(f"not shown: {name}: {reason}")
@@ -55,7 +55,7 @@ def attend_any(options: AttendOptions) -> None:
             print(f"{name}: {path}")
 
 
-def list_asked(options: AttendOptions) -> list[dict[str, Any]]:
+def list_inputs(options: AttendOptions) -> list[dict[str, Any]]:
     """What the model is asked, input by input."""
     for option in ("heads", "lapse", "query", "beam"):
         if getattr(options, option) is not None:
@@ -105,11 +105,11 @@ def say_answer(seen: Trace) -> str:
 
 
 def summarise(
-    options: AttendOptions, asked: list[dict[str, Any]], traces: list[Trace], files: dict[str, list[Path]]
+    options: AttendOptions, given: list[dict[str, Any]], traces: list[Trace], files: dict[str, list[Path]]
 ) -> dict[str, Any]:
     """The same as JSON."""
     inputs = []
-    for i, (each, seen) in enumerate(zip(asked, traces, strict=True)):
+    for i, (each, seen) in enumerate(zip(given, traces, strict=True)):
         listed: dict[str, Any] = {name: value for name, value in each.items() if name in ("text", "image")}
         listed["answers"] = [{"label": label, "probability": share} for label, share in seen.answers]
         listed["words"] = [{"word": word, "log_probability": number} for word, number in seen.words]
@@ -130,9 +130,9 @@ def summarise(
     return {"model": traces[0].model, "kind": traces[0].kind, "report": str(options.out), "inputs": inputs}
 
 
-def _say_input(asked: dict[str, Any]) -> str:
-    text = asked.get("text")
-    return str(asked.get("image") or (" / ".join(text) if isinstance(text, tuple) else text) or "the sound")
+def _say_input(given: dict[str, Any]) -> str:
+    text = given.get("text")
+    return str(given.get("image") or (" / ".join(text) if isinstance(text, tuple) else text) or "the sound")
 
 
 def _number(target: str | None) -> int | str | None:

@@ -20,8 +20,8 @@ def attend_sentences(options: AttendOptions, model: ReadyTranslator) -> None:
         if getattr(options, name):
             raise ValueError(f"--{name} is of pictures; pellucid translate {options.model} … --figure draws alignments")
     methods = check_methods(options)
-    found = model.translate(list(options.images), 5 if options.beam is None else options.beam)
-    best = [translations[0] for translations in found]
+    translations = model.translate(list(options.images), 5 if options.beam is None else options.beam)
+    best = [several[0] for several in translations]
     traces = [model.trace(each.source, translation=each, methods=methods) for each in best]
     to_html(traces, options.out)
     listed: list[dict[str, Any]] = []

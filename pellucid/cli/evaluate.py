@@ -88,8 +88,8 @@ def evaluate_classes(options: EvaluateOptions, model: ReadyClassifier, processes
     if isinstance(report, MultiLabelReport):
         refuse(options, ("confusion", "report"), "images of one class each; here several may be true")
     if options.json:
-        asked = {"data": options.data, "split": options.split} | ({"probe": options.probe} if options.probe else {})
-        print(json.dumps(report.figures | asked, allow_nan=False))
+        about = {"data": options.data, "split": options.split} | ({"probe": options.probe} if options.probe else {})
+        print(json.dumps(report.figures | about, allow_nan=False))
     else:
         print(tabulate_classes(report, name_task(options, len(report.labels))))
     if options.report is not None and isinstance(report, ClassificationReport):

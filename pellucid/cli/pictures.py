@@ -53,15 +53,15 @@ def is_hidden(path: Path) -> bool:
 
 def find_images(names: Sequence[str]) -> list[Path | Item]:
     """As `find_pictures`, and the images of sources that hold many in a file: wds:SHARDS, hf:NAME."""
-    found: list[Path | Item] = []
+    images: list[Path | Item] = []
     for name in names or ("",):
         if name.startswith(("wds:", "hf:")):
             listing = list_images(DataConfig(name))
             assert listing is not None, "these sources are listed"
-            found += [item for entries in listing.splits.values() for item, _ in entries]
+            images += [item for entries in listing.splits.values() for item, _ in entries]
         else:
-            found += find_pictures([name] if name else [])
-    return found
+            images += find_pictures([name] if name else [])
+    return images
 
 
 def name_of(image: Path | Item) -> str:

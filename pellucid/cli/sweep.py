@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from pellucid.cli.train import change_recipe, name_told
+from pellucid.cli.train import change_recipe, name_choices
 from pellucid.cli.verbs import SweepOptions, TrainOptions
 from pellucid.config import parse_json, to_json
 from pellucid.training.sweep import REPEATS, Range, Trial, spell, summarise_repeats
@@ -16,7 +16,7 @@ def sweep(options: SweepOptions, changes: Sequence[str] = ()) -> None:
     vary, rest = split_words(changes)
     run = change_recipe(TrainOptions(options.recipe), rest)
     out = options.out or Path("sweeps") / options.recipe
-    fixed = {name: look_up(to_json(run), name) for name in name_told(rest)}
+    fixed = {name: look_up(to_json(run), name) for name in name_choices(rest)}
 
     def tell(number: int, count: int, trial: Trial) -> None:
         print(f"{number} of {count}: {describe(trial.values)}: {trial.score} {trial.best:.4f}", flush=True)

@@ -29,8 +29,8 @@ def train(options: TrainOptions, changes: Sequence[str] = ()) -> None:
         path = options.resume or options.out or Path(processes.share(str(free_path(Path("runs") / options.recipe))))
         folder, resume = RunFolder(path), options.resume is not None
         try:
-            told = None if resume else name_told(changes)
-            how = {"resume": resume, "tensorboard": options.tensorboard, "told": told, "longer": longer}
+            choices = None if resume else name_choices(changes)
+            how = {"resume": resume, "tensorboard": options.tensorboard, "choices": choices, "longer": longer}
             result = train_run(run, folder, device, processes, **how)
         except Stopped as stop:
             if processes.first:
@@ -55,10 +55,10 @@ def change_recipe(options: TrainOptions, changes: Sequence[str]) -> AnyRun:
     return replace(run, recipe=options.recipe)
 
 
-def name_told(changes: Sequence[str]) -> set[str]:
+def name_choices(changes: Sequence[str]) -> set[str]:
     """The fields of the run that the words speak of.
 
-    >>> sorted(name_told(["--data.size", "8", "8", "--no-compile", "--optim.muon-lr=0.1"]))
+    >>> sorted(name_choices(["--data.size", "8", "8", "--no-compile", "--optim.muon-lr=0.1"]))
     ['compile', 'data.size', 'optim.muon_lr']
     """
     options = (word[2:].split("=")[0].replace("-", "_") for word in changes if word.startswith("--"))

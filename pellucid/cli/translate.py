@@ -37,10 +37,10 @@ def translate(options: TranslateOptions) -> None:
     for sentences in gather(options):
         worded = [sentence for sentence in sentences if options.file is None or sentence.strip()]
         with show_bar(options.model) as progress:
-            found = iter(model.translate(worded, progress=progress, **how))
+            translations = iter(model.translate(worded, progress=progress, **how))
         for sentence in sentences:
             number += 1
-            best = next(found) if options.file is None or sentence.strip() else []
+            best = next(translations) if options.file is None or sentence.strip() else []
             blank += not best
             listed.append({"source": sentence, "translations": [each.to_json() for each in best]})
             if not options.json:

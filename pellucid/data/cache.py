@@ -102,7 +102,7 @@ def _fill(
     """Write the parts that aren't there, beginning elsewhere in each process; others may be there before us."""
     rank, world = (int(os.environ.get(name, default)) for name, default in (("RANK", "0"), ("WORLD_SIZE", "1")))
     first = len(missing) * rank // world
-    decoders, begun, told, done = Decoders(processes=processes), time.perf_counter(), time.perf_counter(), 0
+    decoders, begun, said_at, done = Decoders(processes=processes), time.perf_counter(), time.perf_counter(), 0
     try:
         for i, start in enumerate([*missing[first:], *missing[:first]]):
             if _read_part(place, start, channels) is not None:
@@ -110,8 +110,8 @@ def _fill(
             part = items[start : start + PER_FILE]
             _write_part(place, start, part, decoders, size, channels, side)
             done, now = done + len(part), time.perf_counter()
-            if now - told > TELL_AFTER:
-                told, rate = now, done / (now - begun)
+            if now - said_at > TELL_AFTER:
+                said_at, rate = now, done / (now - begun)
                 left = (len(missing) - i - 1) * PER_FILE / rate
                 log.info("decoded %s images, %.0f a second; about %.0f s left", f"{done:,}", rate, left)
     finally:

@@ -25,8 +25,8 @@ MOST_CLASSES = 20  # told one by one
 class Inspection:
     """What was found. `counts`: images of each class, by split; `mean` and `std`: of the training images, 0…1.
 
-    >>> found = inspect_images(DataConfig("digits"))
-    >>> found.shape, sum(found.counts["train"]), found.problems
+    >>> inspection = inspect_images(DataConfig("digits"))
+    >>> inspection.shape, sum(inspection.counts["train"]), inspection.problems
     ((1, 8, 8), 1437, ())
     """
 

@@ -70,8 +70,8 @@ class TextPairs:
 
 def load_training(config: ParallelData) -> list[TextPairs]:
     """The pairs to train on, in each direction; those without a word on either side are left out."""
-    found = [load_pairs(config, "train", direction) for direction in config.directions]
-    return [pairs.subset([i for i in range(len(pairs)) if _is_whole(pairs, i)]) for pairs in found]
+    directions = [load_pairs(config, "train", direction) for direction in config.directions]
+    return [pairs.subset([i for i in range(len(pairs)) if _is_whole(pairs, i)]) for pairs in directions]
 
 
 def load_validation(config: ParallelData) -> TextPairs | None:

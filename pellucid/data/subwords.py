@@ -128,9 +128,9 @@ class SubwordTokenizer:
         """What an encoder reads: which language is wanted, if there is a choice, the pieces, END."""
         return [*self.ask(language), *self.encode(sentence), END]
 
-    def framed(self, source: list[int], target: list[int], asked: list[int]) -> tuple[list[int], list[int]]:
+    def framed(self, source: list[int], target: list[int], language: list[int]) -> tuple[list[int], list[int]]:
         """The pieces of a pair, as the encoder reads the one and the decoder says the other after START."""
-        return [*asked, *source, END], [START, *target, END]
+        return [*language, *source, END], [START, *target, END]
 
     def ask(self, language: str | None) -> list[int]:
         """What stands before a sentence to ask for a language: nothing if there is only one."""
@@ -175,8 +175,8 @@ class SubwordTokenizer:
 
     @cached_property
     def _is_piece(self) -> list[bool]:
-        asked = set(self.languages.values())
-        return [number >= SPECIAL and number not in asked for number in range(len(self))]
+        languages = set(self.languages.values())
+        return [number >= SPECIAL and number not in languages for number in range(len(self))]
 
 
 def _is_mark(piece: str) -> bool:

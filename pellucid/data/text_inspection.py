@@ -68,27 +68,27 @@ def inspect_text(config: ParallelData) -> TextInspection:
     direction = (config.source, config.target)
     folder = Path(config.name).expanduser()
     splits = list_splits(folder, direction) if folder.is_dir() else ["all"]
-    found: dict[str, TextPairs] = {}
+    pairs_of: dict[str, TextPairs] = {}
     broken: list[str] = []
     for split in splits:
         try:
-            found[split] = load_pairs(config, split)
+            pairs_of[split] = load_pairs(config, split)
         except ValueError as error:
             broken.append(str(error))
-    problems = {"not put together": broken, **dict(_problems(found))}
+    problems = {"not put together": broken, **dict(_problems(pairs_of))}
     return TextInspection(
         config.name,
         direction,
-        {split: len(pairs) for split, pairs in found.items()},
-        {split: (_mean_words(pairs.sources), _mean_words(pairs.targets)) for split, pairs in found.items()},
+        {split: len(pairs) for split, pairs in pairs_of.items()},
+        {split: (_mean_words(pairs.sources), _mean_words(pairs.targets)) for split, pairs in pairs_of.items()},
         {name: (len(places), places[:NAMED]) for name, places in problems.items() if places},
     )
 
 
-def _problems(found: dict[str, TextPairs]) -> Iterable[tuple[str, list[str]]]:
+def _problems(pairs_of: dict[str, TextPairs]) -> Iterable[tuple[str, list[str]]]:
     every: list[tuple[str, int, str, str]] = [
         (split, i, *pair)
-        for split, p in found.items()
+        for split, p in pairs_of.items()
         for i, pair in enumerate(zip(p.sources, p.targets, strict=True), 1)
     ]
     place = lambda split, i, text="": f"{split} line {i:,}" + (f": {text[:60]}" if text else "")  # noqa: E731
@@ -110,8 +110,8 @@ def _problems(found: dict[str, TextPairs]) -> Iterable[tuple[str, list[str]]]:
             f"the {name} reads like the other language",
             [place(*sides[name][i]) for i in foreign if every[i][2] != every[i][3]],
         )
-    first = "train" if "train" in found else next(iter(found), "")
-    known = set(found[first].sources) if found else set()
+    first = "train" if "train" in pairs_of else next(iter(pairs_of), "")
+    known = set(pairs_of[first].sources) if pairs_of else set()
     yield (
         f"sources of {first} in another split",
         [place(s, i, a) for s, i, a, _ in every if s != first and a in known and a],
@@ -130,7 +130,7 @@ def _find_foreign(pairs: list[tuple[str, str]]) -> tuple[list[int], list[int]]:
         for count, text in zip(counts, pair, strict=True):
             count.update(_threes(text))
     totals = [max(1, count.total()) for count in counts]
-    found: tuple[list[int], list[int]] = ([], [])
+    foreign: tuple[list[int], list[int]] = ([], [])
     for place, pair in enumerate(pairs):
         for side, text in enumerate(pair):
             threes, its, other = _threes(text), counts[side], counts[1 - side]
@@ -139,8 +139,8 @@ def _find_foreign(pairs: list[tuple[str, str]]) -> tuple[list[int], list[int]]:
             own = Counter(threes)
             gained = sum(math.log((other[three] + 0.5) / (its[three] - own[three] + 0.5)) for three in threes)
             if gained / len(threes) - math.log(totals[1 - side] / totals[side]) > OTHER:
-                found[side].append(place)
-    return found
+                foreign[side].append(place)
+    return foreign
 
 
 def _threes(text: str) -> list[str]:

@@ -111,8 +111,10 @@ def translate_all(
             if not decoded.scores[:, 0].isfinite().all():
                 raise ValueError("what the model says has no probability; its weights are damaged")
             maps = cross_attention(model, context, decoded.tokens, START, exists) if attention else None
-            for place, found in zip(places, _told(tokenizer, sentences, sources, places, decoded, maps), strict=True):
-                translations[place] = found
+            for place, several in zip(
+                places, _translations_of(tokenizer, sentences, sources, places, decoded, maps), strict=True
+            ):
+                translations[place] = several
             done += len(places)
             if progress is not None:
                 progress(done, len(sentences))
@@ -139,7 +141,7 @@ def _decode(
     return sample(model, context, count=n_best, generator=generator, **chosen, **how)
 
 
-def _told(
+def _translations_of(
     tokenizer: SubwordTokenizer,
     sentences: Sequence[str],
     sources: Sequence[Sequence[int]],
@@ -149,7 +151,7 @@ def _told(
 ) -> list[list[Translation]]:
     tokens, log_probs, scores = decoded.tokens.cpu(), decoded.log_probs.cpu(), decoded.scores.double().cpu()
     maps = None if maps is None else maps.float().cpu()
-    found = []
+    translations = []
     for row, place in enumerate(places):
         read = tokenizer.words(sources[place])
         several = []
@@ -170,8 +172,8 @@ def _told(
                     attention=None if maps is None else map_words(maps[row, n], said, read),
                 )
             )
-        found.append(several)
-    return found
+        translations.append(several)
+    return translations
 
 
 def map_words(

@@ -150,17 +150,17 @@ def evaluate_together(
         (again, *_) = answer(model, images, normalise, torch.tensor([place]), labels, **how)
         if answers is not None and len(again):
             answers.check_same(place, again[0])
-    found = [(torch.tensor(each)[None], torch.tensor([place])) for place, each in known.items()]
+    results = [(torch.tensor(each)[None], torch.tensor([place])) for place, each in known.items()]
     is_left = torch.tensor([place not in known for place in range(len(images))])
     parts = [part for part in torch.arange(len(images)).split(batch) if is_left[part].any()]  # the same batches as ever
     for probabilities, places in processes.share_work(
         parts, lambda part: answer(model, images, normalise, part, labels, **how)[:2]
     ):
         new = is_left[places]
-        found.append((probabilities[new], places[new]))
+        results.append((probabilities[new], places[new]))
         if answers is not None:
             answers.add(places[new], probabilities[new])
-    probabilities, places = (torch.cat(each) for each in zip(*found, strict=True))
+    probabilities, places = (torch.cat(each) for each in zip(*results, strict=True))
     order = places.argsort()
     probabilities, places = probabilities[order], places[order]
     check_read(images, len(images) - len(places))
@@ -242,8 +242,8 @@ def evaluate_classifier(
     started = time.perf_counter()
     how = {"device": device, "temperature": temperature, "views": views}
     parts = torch.arange(share[0], len(images), share[1]).split(batch)
-    found = [answer(model, images, normalise, part, truth, **how) for part in parts]
-    probabilities, places, losses = (torch.cat(each) for each in zip(*found, strict=True))
+    results = [answer(model, images, normalise, part, truth, **how) for part in parts]
+    probabilities, places, losses = (torch.cat(each) for each in zip(*results, strict=True))
     seconds = time.perf_counter() - started
     kind = MultiLabelReport if truth.ndim == 2 else ClassificationReport
     seen = subset(images, places) if share == (0, 1) else None

@@ -53,16 +53,16 @@ def probe(
     if train.classes != images.classes:
         raise ValueError("the images have other classes than those that the probe learns from")
     started, classes = time.perf_counter(), len(train.classes)
-    known, asked = (extract_features(model, each, normalise, device=device, batch=batch) for each in (train, images))
+    known, queries = (extract_features(model, each, normalise, device=device, batch=batch) for each in (train, images))
     labels = train.labels.to(known.device)
     if kind == "knn":
-        said = vote(known, labels, asked, classes)
+        said = vote(known, labels, queries, classes)
     else:
         centre, spread = known.mean(0), known.std(0).clamp(min=1e-6)
-        known, asked = (known - centre) / spread, (asked - centre) / spread
+        known, queries = (known - centre) / spread, (queries - centre) / spread
         penalty = choose_penalty(known, labels, classes)
         weight, bias = fit_linear(known, labels, classes, penalty)
-        said = (asked @ weight + bias).softmax(-1)
+        said = (queries @ weight + bias).softmax(-1)
     said = said.cpu()
     loss = F.nll_loss(said.clamp(min=1e-12).log(), images.labels).item()
     return ClassificationReport(said, images.labels, loss, time.perf_counter() - started, tuple(train.classes), images)
@@ -83,7 +83,11 @@ def extract_features(
 
 
 def vote(
-    known: Float[Tensor, "n d"], labels: Int[Tensor, " n"], asked: Float[Tensor, "m d"], classes: int, k: int = NEAREST
+    known: Float[Tensor, "n d"],
+    labels: Int[Tensor, " n"],
+    queries: Float[Tensor, "m d"],
+    classes: int,
+    k: int = NEAREST,
 ) -> Float[Tensor, "m classes"]:
     """The share of the votes that each class gets of the k nearest by cosine, each counting exp(cosine / 0.07).
 
@@ -92,7 +96,7 @@ def vote(
     tensor([[1., 0.]])
     """
     known, shares = F.normalize(known, dim=-1), []
-    for part in F.normalize(asked, dim=-1).split(ROWS):
+    for part in F.normalize(queries, dim=-1).split(ROWS):
         near = (part @ known.T).topk(min(k, len(known)), dim=1)
         weights = (near.values / TEMPERATURE).softmax(-1)
         shares.append(weights.new_zeros(len(part), classes).scatter_add(1, labels[near.indices], weights))

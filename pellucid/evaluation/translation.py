@@ -119,15 +119,15 @@ def best_fixed(references: Sequence[str]) -> str:
     # Of each n-gram, how many references have it once, twice, …: what a candidate that has it k times matches.
     held: list[Counter[tuple[tuple[str, ...], int]]] = [Counter() for _ in range(LONGEST_NGRAM)]
     for each in grams:
-        for n, found in enumerate(each):
-            for gram, count in found.items():
+        for n, counts in enumerate(each):
+            for gram, count in counts.items():
                 held[n].update((gram, k) for k in range(1, count + 1))
     total_length = sum(map(len, split))
 
     def score(place: int) -> float:
         matched = [
-            sum(held[n][gram, k] for gram, count in found.items() for k in range(1, count + 1))
-            for n, found in enumerate(grams[place])
+            sum(held[n][gram, k] for gram, count in counts.items() for k in range(1, count + 1))
+            for n, counts in enumerate(grams[place])
         ]
         length = len(split[place])
         guessed = [max(0, length - n) * len(split) for n in range(LONGEST_NGRAM)]
@@ -137,8 +137,8 @@ def best_fixed(references: Sequence[str]) -> str:
 
 
 def _sentence_counts(sacrebleu: Any, translation: str, reference: str) -> list[int]:
-    found = sacrebleu.sentence_bleu(translation, [reference], use_effective_order=True)  # the counts are the same
-    return [*found.counts, *found.totals, found.sys_len, found.ref_len]
+    score = sacrebleu.sentence_bleu(translation, [reference], use_effective_order=True)  # the counts are the same
+    return [*score.counts, *score.totals, score.sys_len, score.ref_len]
 
 
 def _bleu_of(counts: np.ndarray) -> float:

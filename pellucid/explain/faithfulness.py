@@ -91,8 +91,8 @@ def faithfulness(
     >>> import torch, pellucid
     >>> from pellucid.data import ImageSet
     >>> images = ImageSet(torch.zeros(2, 3, 32, 32, dtype=torch.uint8), torch.tensor([0, 1]), ("plane", "car"))
-    >>> found = faithfulness(pellucid.load("vit-cifar10").model, images, ["raw", "random"], steps=2)
-    >>> found.methods, tuple(found.deletion.shape)
+    >>> measured = faithfulness(pellucid.load("vit-cifar10").model, images, ["raw", "random"], steps=2)
+    >>> measured.methods, tuple(measured.deletion.shape)
     (('raw', 'random'), (2, 2, 3))
     """
     gradients = needs_gradient(methods)

@@ -137,10 +137,10 @@ def _weighed(
         mq, mk, BY_KEYS, MASK, CAUSAL, True, GATED, E, STEP, WHOLE, WHOLE_GATE, PRECISION,
     )  # fmt: skip
     for e in tl.static_range(E):
-        found = sums[e]
+        share = sums[e]
         if not BY_KEYS:
-            found = tl.where(total > 0, found / total, 0.0)
-        tl.store(out + (both.to(tl.int64) * n + here) * E + e, found, mask=here < n)
+            share = tl.where(total > 0, share / total, 0.0)
+        tl.store(out + (both.to(tl.int64) * n + here) * E + e, share, mask=here < n)
 
 
 def weigh_sums(

@@ -26,9 +26,9 @@ class SearchingMeasurement(NamedTuple):  # by how a sentence is chosen, for each
     drawn: float  # log-probability of translations that are drawn by chance
 
 
-def mean_log_prob(found: list[list[Translation]]) -> float:
+def mean_log_prob(translations: list[list[Translation]]) -> float:
     """Of the best of each."""
-    return sum(best.log_prob for best, *_ in found) / len(found)
+    return sum(best.log_prob for best, *_ in translations) / len(translations)
 
 
 def measure_searching(p: SearchingSettings) -> SearchingMeasurement:
@@ -38,9 +38,9 @@ def measure_searching(p: SearchingSettings) -> SearchingMeasurement:
     meant = sum(len(reference.split()) for reference in references)
     m = SearchingMeasurement({}, {}, {}, mean_log_prob(ready.translate(sources, sampling=Sampling(seed=p.seed))))
     for way, penalty in ((ALONE, 0.0), (DIVIDED, None)):
-        found = [ready.translate(sources, beam, length_penalty=penalty) for beam in p.beams]
-        texts = [[best.text for best, *_ in each] for each in found]
-        m.log_prob[way] = [mean_log_prob(each) for each in found]
+        translations = [ready.translate(sources, beam, length_penalty=penalty) for beam in p.beams]
+        texts = [[best.text for best, *_ in each] for each in translations]
+        m.log_prob[way] = [mean_log_prob(each) for each in translations]
         m.bleu[way] = [bleu(each, references) for each in texts]
         m.words[way] = [sum(len(text.split()) for text in each) / meant for each in texts]
     return m

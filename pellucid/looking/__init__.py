@@ -2,9 +2,9 @@
 
 from pellucid.looking.answers import Target
 from pellucid.looking.faithful import text_faithfulness
-from pellucid.looking.feeding import Asked, Reader
+from pellucid.looking.feeding import Question, Reader
 from pellucid.looking.methods import ALL_METHODS, explain
 from pellucid.looking.passage import Passage
 from pellucid.looking.tracing import trace
 
-__all__ = ["ALL_METHODS", "Asked", "Passage", "Reader", "Target", "explain", "text_faithfulness", "trace"]
+__all__ = ["ALL_METHODS", "Passage", "Question", "Reader", "Target", "explain", "text_faithfulness", "trace"]

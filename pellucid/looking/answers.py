@@ -12,7 +12,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from pellucid.explain.trace import Likely
-from pellucid.looking.feeding import GENERATED, Asked, Fed, Reader, TextRow, fit_arguments
+from pellucid.looking.feeding import GENERATED, Fed, Question, Reader, TextRow, fit_arguments
 
 TOP = 5  # answers that are kept
 Score = Callable[[Any], Float[Tensor, ""]]
@@ -53,28 +53,28 @@ class Answered:
     """A target by its name or number."""
 
 
-def generate(model: nn.Module, fed: Fed, reader: Reader, asked: Asked) -> Fed:
+def generate(model: nn.Module, fed: Fed, reader: Reader, question: Question) -> Fed:
     """With the text that the model generates, each of its tokens given to it as it was when it said the next one.
 
     So one pass shows what every step saw. Nothing is generated unless it is asked for, or there is no other answer.
     """
     crossing = is_crossing(model)
-    described = asked.image is not None and asked.text is None
+    described = question.image is not None and question.text is None
     speaks: Any = getattr(model, "can_generate", bool)
-    needed = speaks() and (crossing or described or asked.audio is not None)
+    needed = speaks() and (crossing or described or question.audio is not None)
     given = {"decoder_input_ids"} & set(fed.arguments) if crossing else set()
-    if given or (asked.generate is None and not needed):
+    if given or (question.generate is None and not needed):
         return fed
-    count = GENERATED if asked.generate is None else asked.generate
+    count = GENERATED if question.generate is None else question.generate
     if count < 1:
         raise ValueError(f"generate is {count}; expected one token or more")
     if not hasattr(model, "generate"):
         raise ValueError(f"{type(model).__name__} has no generate(); leave out generate")
     say: Any = model.generate
     with torch.no_grad():
-        found: Any = say(**fed.arguments, max_new_tokens=count, do_sample=False, num_beams=1)
-    ids = getattr(found, "sequences", found)[:1]
-    return read_back(model, fed, reader, ids, crossing or described or asked.audio is not None)
+        output: Any = say(**fed.arguments, max_new_tokens=count, do_sample=False, num_beams=1)
+    ids = getattr(output, "sequences", output)[:1]
+    return read_back(model, fed, reader, ids, crossing or described or question.audio is not None)
 
 
 def read_back(model: nn.Module, fed: Fed, reader: Reader, ids: Tensor, begins: bool) -> Fed:
@@ -255,8 +255,8 @@ def _logits(output: Any) -> Tensor:
 
 
 def _part(output: Any, *names: str) -> Tensor | None:
-    found = (output.get(name) if isinstance(output, dict) else getattr(output, name, None) for name in names)
-    return next((x for x in found if isinstance(x, Tensor)), None)
+    parts = (output.get(name) if isinstance(output, dict) else getattr(output, name, None) for name in names)
+    return next((x for x in parts if isinstance(x, Tensor)), None)
 
 
 def _only_tensor(output: Any) -> Tensor | None:

@@ -33,10 +33,10 @@ def text_faithfulness(
     fill: the token that stands for a masked one; the tokenizer's own for masks, unknown words or padding unless given.
 
     >>> from torch import nn
-    >>> from pellucid.looking import Asked, Reader
+    >>> from pellucid.looking import Question, Reader
     >>> encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(16, 2, batch_first=True), 2)
     >>> model = nn.Sequential(nn.Embedding(9, 16), encoder, nn.Flatten(), nn.Linear(5 * 16, 2))
-    >>> fed = Reader().read(Asked(arguments=torch.tensor([[1, 4, 2, 8, 5]])), model)
+    >>> fed = Reader().read(Question(arguments=torch.tensor([[1, 4, 2, 8, 5]])), model)
     >>> passage = Passage.watch(model, fed, Reader())
     >>> measured = text_faithfulness([passage], ["gradient", "random"], steps=5, fill=0)
     >>> measured.deletion.shape, measured.area("deletion", "gradient", beside="random").low is not None
@@ -61,10 +61,10 @@ def text_faithfulness(
 
 def _values(passage: Passage, method: str, target: Target, text: TextRow, seed: int) -> Float[Tensor, " t"]:
     name = passage.stream_of(text)
-    found = [each for each in explain(passage, method, target, seed=seed) if each.stream == name]
-    if not found:
+    maps = [each for each in explain(passage, method, target, seed=seed) if each.stream == name]
+    if not maps:
         raise ValueError(f"the method {method!r} says nothing of the text")
-    return found[0].values
+    return maps[0].values
 
 
 @torch.no_grad()

@@ -25,11 +25,11 @@ TEXT_ARGUMENTS = ("input_ids", "decoder_input_ids")
 
 
 @dataclass(frozen=True)
-class Asked:
+class Question:
     """What a model is asked to look at.
 
-    >>> Asked(text="the cat sat", generate=5)
-    Asked(text='the cat sat', image=None, audio=None, arguments=None, generate=5)
+    >>> Question(text="the cat sat", generate=5)
+    Question(text='the cat sat', image=None, audio=None, arguments=None, generate=5)
     """
 
     text: str | tuple[str, str] | list[str] | None = None
@@ -81,7 +81,7 @@ class Reader:
     >>> words = ["the", "cat", "sat"]
     >>> reader = Reader.of((lambda text: torch.tensor([list(map(words.index, text.split()))]),
     ...                     lambda ids: [words[i] for i in ids]))
-    >>> fed = reader.read(Asked(text="the cat sat"), nn.Embedding(3, 8))
+    >>> fed = reader.read(Question(text="the cat sat"), nn.Embedding(3, 8))
     >>> fed.arguments["0"].tolist(), fed.texts[0].labels[0]
     ([[0, 1, 2]], ('the', 'cat', 'sat'))
     """
@@ -121,31 +121,31 @@ class Reader:
             "data config of timm's, one function or a pair of them"
         )
 
-    def read(self, asked: Asked, model: nn.Module) -> Fed:
+    def read(self, question: Question, model: nn.Module) -> Fed:
         """What the model is called with."""
-        if asked.arguments is not None:
-            return self._as_it_is(asked.arguments, model)
+        if question.arguments is not None:
+            return self._as_it_is(question.arguments, model)
         if self.encode is not None:
-            given = next((x for x in (asked.text, asked.image, asked.audio) if x is not None), None)
+            given = next((x for x in (question.text, question.image, question.audio) if x is not None), None)
             return self._as_it_is(self.encode(given), model)
         arguments: dict[str, Any] = {}
         texts: tuple[TextRow, ...] = ()
         pictures: tuple[SeenPicture, ...] = ()
         seconds = None
-        if asked.image is not None:
-            pixels, pictures = self._read_picture(asked.image, model)
+        if question.image is not None:
+            pixels, pictures = self._read_picture(question.image, model)
             arguments |= pixels
-        if asked.audio is not None:
-            heard, seconds = self._read_sound(asked.audio)
+        if question.audio is not None:
+            heard, seconds = self._read_sound(question.audio)
             arguments |= heard
-        words = None if asked.text is None else self._read_text(asked.text)
+        words = None if question.text is None else self._read_text(question.text)
         if pictures and self.whole is not None:
-            words = self._read_beside(asked)
+            words = self._read_beside(question)
         if words is not None:
             texts = (self.row("input_ids", words["input_ids"], model),)
             arguments |= words
-        candidates = tuple(asked.text) if isinstance(asked.text, list) else ()
-        if candidates and asked.image is None:
+        candidates = tuple(question.text) if isinstance(question.text, list) else ()
+        if candidates and question.image is None:
             raise ValueError(
                 "several texts are compared with a picture; give one text, or two as a tuple if they are a pair"
             )
@@ -196,19 +196,19 @@ class Reader:
         if not all(isinstance(each, str) and each.strip() for each in (text if isinstance(text, list) else given)):
             raise ValueError("the text is empty; expected a word or more")
         several = {"padding": True} if isinstance(text, list) else {}
-        found = self.tokenizer(*given, return_tensors="pt", **several)
-        if not found["input_ids"].numel():
+        inputs = self.tokenizer(*given, return_tensors="pt", **several)
+        if not inputs["input_ids"].numel():
             raise ValueError(f"{brief(text)} has no token of this tokenizer; expected a word or more")
-        return dict(found)
+        return dict(inputs)
 
-    def _read_beside(self, asked: Asked) -> dict[str, Tensor]:
+    def _read_beside(self, question: Question) -> dict[str, Tensor]:
         """Text with a token for each part of the picture, before it unless it says where."""
-        assert asked.image is not None
-        text = asked.text or ""
+        assert question.image is not None
+        text = question.text or ""
         if not isinstance(text, str):
             raise ValueError("the model reads one text beside a picture; give it as a str")
         text = text if self.whole.image_token in text else f"{self.whole.image_token}{text}"
-        picture = open_picture(asked.image).convert("RGB")
+        picture = open_picture(question.image).convert("RGB")
         return dict(self.whole(images=picture, text=text, return_tensors="pt"))
 
     def _read_picture(self, image: Picture, model: nn.Module) -> tuple[dict[str, Tensor], tuple[SeenPicture, ...]]:
@@ -221,10 +221,10 @@ class Reader:
             raise ValueError(
                 "a picture is read by an image processor; give one as the reader, or a data config of timm's"
             )
-        found = dict(self.images(images=open_picture(image).convert("RGB"), return_tensors="pt"))
-        if "pixel_values" not in found:
-            raise ValueError(f"the image processor gives {', '.join(found)}; expected pixel_values")
-        return found, (SeenPicture("image", _bytes_of(found["pixel_values"], self.images)),)
+        inputs = dict(self.images(images=open_picture(image).convert("RGB"), return_tensors="pt"))
+        if "pixel_values" not in inputs:
+            raise ValueError(f"the image processor gives {', '.join(inputs)}; expected pixel_values")
+        return inputs, (SeenPicture("image", _bytes_of(inputs["pixel_values"], self.images)),)
 
     def _read_sound(self, audio: Any) -> tuple[dict[str, Tensor], float]:
         if self.sounds is None:
@@ -232,9 +232,9 @@ class Reader:
         samples = np.asarray(audio, dtype=np.float32)
         if samples.ndim != 1 or not len(samples):
             raise ValueError(f"the sound has shape {samples.shape}; expected one row of samples")
-        found = self.sounds(samples, sampling_rate=self.sounds.sampling_rate, return_tensors="pt")
+        inputs = self.sounds(samples, sampling_rate=self.sounds.sampling_rate, return_tensors="pt")
         seconds = getattr(self.sounds, "chunk_length", None) or len(samples) / self.sounds.sampling_rate
-        return dict(found), float(seconds)
+        return dict(inputs), float(seconds)
 
     def _as_it_is(self, given: Any, model: nn.Module) -> Fed:
         if isinstance(given, Tensor):

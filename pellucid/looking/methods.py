@@ -44,10 +44,10 @@ def explain(
     layer, head: of raw attention and column mass. seed: of random numbers. steps: of integrated gradients.
 
     >>> from torch import nn
-    >>> from pellucid.looking import Asked, Reader
+    >>> from pellucid.looking import Question, Reader
     >>> encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(16, 2, batch_first=True), 2)
     >>> model = nn.Sequential(nn.Embedding(9, 16), encoder, nn.Flatten(), nn.Linear(5 * 16, 2))
-    >>> fed = Reader().read(Asked(arguments=torch.tensor([[1, 4, 2, 8, 5]])), model)
+    >>> fed = Reader().read(Question(arguments=torch.tensor([[1, 4, 2, 8, 5]])), model)
     >>> passage = Passage.watch(model, fed, Reader())
     >>> likelier = passage.answered.targets[0]  # of its two classes
     >>> [(each.method, each.stream, each.values.shape) for each in explain(passage, "gradient", likelier)]

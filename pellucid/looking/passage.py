@@ -21,10 +21,10 @@ from pellucid.watching import MissedAttention, Record, Seen, watch
 class Passage:
     """What was seen of one pass; it can be asked for the gradient of an answer.
 
-    >>> from pellucid.looking import Asked, Reader
+    >>> from pellucid.looking import Question, Reader
     >>> encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(16, 2, batch_first=True), 2)
     >>> reader = Reader()  # none: tensors are taken as they are
-    >>> passage = Passage.watch(encoder, reader.read(Asked(arguments=torch.randn(1, 5, 16)), encoder), reader)
+    >>> passage = Passage.watch(encoder, reader.read(Question(arguments=torch.randn(1, 5, 16)), encoder), reader)
     >>> list(passage.seen), passage.tokens[0].count, passage.output.shape
     (['layers.0.self_attn', 'layers.1.self_attn'], 5, torch.Size([1, 5, 16]))
     """
@@ -128,8 +128,8 @@ def leaves_of(
     def embed(module: nn.Module, args: tuple[Any, ...], output: Tensor) -> Tensor | None:
         for text in fed.texts:
             read = fed.arguments[text.argument]
-            asked = args[0] if args and isinstance(args[0], Tensor) else None
-            if text.argument not in leaves and asked is not None and torch.equal(asked, read):
+            ids = args[0] if args and isinstance(args[0], Tensor) else None
+            if text.argument not in leaves and ids is not None and torch.equal(ids, read):
                 leaf = output.detach() if given is None else given[text.argument]
                 leaves[text.argument] = leaf.requires_grad_()
                 return leaf.clone()  # which the model may write to

@@ -152,13 +152,13 @@ def find_grid(count: int, fed: Fed, model: nn.Module) -> tuple[int, int] | None:
 
 def patch_sizes(model: nn.Module) -> list[tuple[int, int]]:
     """Of the convolutions that cut a picture into patches: as large as their steps, from colours to features."""
-    found = []
+    sizes = []
     for module in model.modules():
         if isinstance(module, nn.Conv2d) and module.in_channels in (1, 3) and module.stride == module.kernel_size:
-            found.append((int(module.kernel_size[0]), int(module.kernel_size[1])))
+            sizes.append((int(module.kernel_size[0]), int(module.kernel_size[1])))
         elif type(module).__name__ == "PatchEmbed" and hasattr(module, "patch"):  # ours: an unfold and a linear map
-            found.append(tuple(module.patch))  # pyright: ignore[reportArgumentType]
-    return list(dict.fromkeys(found))
+            sizes.append(tuple(module.patch))  # pyright: ignore[reportArgumentType]
+    return list(dict.fromkeys(sizes))
 
 
 def self_records(seen: Seen, ends: dict[str, Ends], tokens: Tokens) -> list[Record]:

@@ -20,10 +20,10 @@ def trace(
 
     >>> import torch
     >>> from torch import nn
-    >>> from pellucid.looking import Asked, Reader
+    >>> from pellucid.looking import Question, Reader
     >>> encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(16, 2, batch_first=True), 2)
     >>> model = nn.Sequential(nn.Embedding(9, 16), encoder, nn.Flatten(), nn.Linear(5 * 16, 2))
-    >>> fed = Reader().read(Asked(arguments=torch.tensor([[1, 4, 2, 8, 5]])), model)
+    >>> fed = Reader().read(Question(arguments=torch.tensor([[1, 4, 2, 8, 5]])), model)
     >>> passage = Passage.watch(model, fed, Reader())
     >>> seen = trace(passage, name="a stranger", methods=["rollout"])
     >>> [layer.name for layer in seen.layers], seen.streams[0].labels, len(seen.answers)
@@ -33,8 +33,10 @@ def trace(
     used = {part for layer in layers for part in (layer.queries, layer.keys)}
     streams = {tokens.stream.name: tokens.stream for tokens in passage.tokens if tokens.stream.name in used}
     wanted = find_target(passage, target)
-    found = _explain_usual(passage, wanted) if methods is None else (explain(passage, each, wanted) for each in methods)
-    maps = tuple(each for maps in found for each in maps if each.stream in streams)
+    explained = (
+        _explain_usual(passage, wanted) if methods is None else (explain(passage, each, wanted) for each in methods)
+    )
+    maps = tuple(each for maps in explained for each in maps if each.stream in streams)
     names = {text.argument: passage.stream_of(text) for text in passage.fed.texts}
     steps = tuple(
         replace(step, stream=of)

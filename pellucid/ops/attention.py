@@ -237,9 +237,9 @@ def _prepare_once(mask: Tensor, dtype: torch.dtype) -> _ForKernel:
     if dtype not in known:
         known[dtype] = _prepare(mask, dtype)
     elif not known[dtype].is_sure:
-        found, alive, _ = known[dtype]
+        prepared, alive, _ = known[dtype]
         dead = alive is not None and not alive.all()
-        known[dtype] = _ForKernel(found, alive, True) if dead else _ForKernel(_plain(mask, dtype), None, True)
+        known[dtype] = _ForKernel(prepared, alive, True) if dead else _ForKernel(_plain(mask, dtype), None, True)
     return known[dtype]
 
 

@@ -12,7 +12,7 @@ from pellucid.explain.maps import Map
 from pellucid.explain.trace import Trace
 from pellucid.extras import require
 from pellucid.looking.answers import Score, generate
-from pellucid.looking.feeding import Asked, Reader
+from pellucid.looking.feeding import Question, Reader
 from pellucid.looking.methods import explain
 from pellucid.looking.passage import Passage
 from pellucid.looking.tracing import find_target, needs_gradients, trace
@@ -49,21 +49,21 @@ class ReadyForeign(ReadyModel):
         parts = {"text": self.reading.tokenizer, "picture": self.reading.images or self.reading.timm}
         return tuple(name for name, part in parts.items() if part is not None)
 
-    def look(self, given: Any = None, *, score: Score | None = None, gradients: bool = True, **asked: Any) -> Passage:
+    def look(self, given: Any = None, *, score: Score | None = None, gradients: bool = True, **inputs: Any) -> Passage:
         """Watch it: given is text, a pair or a list of texts, a picture, samples, or the model's own arguments.
 
         asked: the same by name, as text, image, audio, arguments, and generate (how many tokens at most).
         """
-        wanted = ask(self.reading, given, **asked)
+        wanted = ask(self.reading, given, **inputs)
         fed = generate(self.model, self.reading.read(wanted, self.model), self.reading, wanted)
         labels = self.labels or None
         return Passage.watch(self.model, fed, self.reading, labels=labels, score=score, gradients=gradients)
 
-    def predict(self, given: Any = None, *, top: int = 5, **asked: Any) -> list[Prediction]:
+    def predict(self, given: Any = None, *, top: int = 5, **inputs: Any) -> list[Prediction]:
         """The likeliest answers, or the words that it generates with the probability of each."""
         if top < 1:
             raise ValueError(f"top is {top}; expected one or more")
-        answered = self.look(given, gradients=False, **asked).answered
+        answered = self.look(given, gradients=False, **inputs).answered
         pairs = answered.answers[:top] or [(word, float(torch.tensor(share).exp())) for word, share in answered.words]
         return [Prediction(*pair) for pair in pairs]
 
@@ -74,10 +74,10 @@ class ReadyForeign(ReadyModel):
         methods: Sequence[str] | None = None,
         target: int | str | None = None,
         score: Score | None = None,
-        **asked: Any,
+        **inputs: Any,
     ) -> Trace:
         """All that its attention follows from as it reads one input, and what explains its answer."""
-        passage = self.look(given, score=score, gradients=needs_gradients(methods), **asked)
+        passage = self.look(given, score=score, gradients=needs_gradients(methods), **inputs)
         return trace(passage, name=self.name, methods=methods, target=target)
 
     def explain(
@@ -101,16 +101,16 @@ class ReadyForeign(ReadyModel):
         raise ValueError(f"{self.name} is kept by who wrote it")
 
 
-def ask(reader: Reader, given: Any = None, **asked: Any) -> Asked:
+def ask(reader: Reader, given: Any = None, **inputs: Any) -> Question:
     """What is asked of a model, by what it is: text if there is who reads text, else a picture's path."""
     known = ("text", "image", "audio", "arguments", "generate")
-    if unknown := set(asked) - set(known):
+    if unknown := set(inputs) - set(known):
         raise ValueError(f"{', '.join(sorted(unknown))} can't be looked at; expected {', '.join(known)}")
     if given is None:
-        return Asked(**asked)
-    if asked.get(name := _sort_of(reader, given)) is not None:
+        return Question(**inputs)
+    if inputs.get(name := _sort_of(reader, given)) is not None:
         raise ValueError(f"{name} is given twice")
-    return Asked(**{**asked, name: given})
+    return Question(**{**inputs, name: given})
 
 
 def _sort_of(reader: Reader, given: Any) -> str:

@@ -87,11 +87,11 @@ class ReadyTranslator(ReadyModel):
         """
         several = [sentences] if isinstance(sentences, str) else list(sentences)
         _check_sentences(several)
-        found = self._translate(
+        translations = self._translate(
             several, language, length_penalty, beam=beam, n_best=n_best, sampling=sampling, attention=attention,
             batch=batch, progress=progress,
         )  # fmt: skip
-        return found[0] if isinstance(sentences, str) else found
+        return translations[0] if isinstance(sentences, str) else translations
 
     def _translate(
         self, sentences: Sequence[str], language: str | None, length_penalty: float | None, **how: Any
@@ -117,9 +117,9 @@ class ReadyTranslator(ReadyModel):
             raise ValueError(f"{data} has no {split} sentences")
         how: dict[str, Any] = {"beam": beam, "batch": batch}
         started = time.perf_counter()
-        found = self._translate(pairs.sources, pairs.direction[1], length_penalty, progress=progress, **how)
+        translations = self._translate(pairs.sources, pairs.direction[1], length_penalty, progress=progress, **how)
         seconds = time.perf_counter() - started
-        texts = [best.text for best, *_ in found]
+        texts = [best.text for best, *_ in translations]
         empty = self._translate([""], pairs.direction[1], length_penalty, **how)[0][0].text
         scores = score_translations(texts, pairs.targets, pairs.sources, empty=empty)
         figures = scores.figures | {"direction": "-".join(pairs.direction), "beam": beam}
@@ -129,15 +129,15 @@ class ReadyTranslator(ReadyModel):
     def length_penalty(self) -> float:
         return self.run.length_penalty if isinstance(self.run, TranslatorRun) else LENGTH_PENALTY
 
-    def language(self, asked: str | None = None) -> str | None:
+    def language(self, name: str | None = None) -> str | None:
         """The language that a sentence is translated into; None if there is only one and nothing to ask for."""
         known = tuple(self.tokenizer.languages) or self.model.config.languages[1:]
-        if asked is not None and known and asked not in known:
-            raise ValueError(f"{self.name or 'the model'} doesn't say {asked!r}; expected {' or '.join(known)}")
+        if name is not None and known and name not in known:
+            raise ValueError(f"{self.name or 'the model'} doesn't say {name!r}; expected {' or '.join(known)}")
         if not self.tokenizer.languages:
             return None
         usual = self.model.config.languages[1:2] or tuple(self.tokenizer.languages)
-        return asked or usual[0]
+        return name or usual[0]
 
     def data(self, data: str | ParallelData) -> ParallelData:
         """Sentences by name, in the languages that the model reads and says."""

@@ -55,11 +55,11 @@ class Models:
 
         beside = {name: value for name, value in (("text", text), ("target", target)) if value is not None}
 
-        async def trace(**asked: Any) -> bytes:
-            found = await self.desk.ask(model, ("reader",), partial(trace_read, model), asked | beside)
-            if isinstance(found, Problem):
-                raise found
-            return found
+        async def trace(**how: Any) -> bytes:
+            answer = await self.desk.ask(model, ("reader",), partial(trace_read, model), how | beside)
+            if isinstance(answer, Problem):
+                raise answer
+            return answer
 
         async def look(data: bytes) -> bytes:
             if "picture" in list_read(model):
@@ -149,16 +149,16 @@ def read_text(data: bytes, most: int = schemas.MOST_TEXT) -> str:
     return text
 
 
-def trace_read(model: Any, asked: list[dict[str, Any]]) -> list[bytes | Problem]:
+def trace_read(model: Any, inputs: list[dict[str, Any]]) -> list[bytes | Problem]:
     """A file for the viewer, input by input; what the model can't read is a sentence."""
-    found: list[bytes | Problem] = []
-    for each in asked:
+    answers: list[bytes | Problem] = []
+    for each in inputs:
         try:
             given = {"sentence": each["text"].strip()} if isinstance(model, ReadyTranslator) else each
-            found.append(to_bytes(model.trace(**given)))
+            answers.append(to_bytes(model.trace(**given)))
         except ValueError as error:
-            found.append(Problem(422, str(error)))
-    return found
+            answers.append(Problem(422, str(error)))
+    return answers
 
 
 def trace_all(model: ReadyModel, pictures: list[Any], **how: Any) -> list[bytes]:

@@ -182,7 +182,7 @@ class Classification(OnPictures):
 
         Always the same views; every process looks at all of them, because a model that is spread waits for all.
         """
-        found, start = [], torch.zeros((), dtype=torch.int64, device=self.device)
+        right, start = [], torch.zeros((), dtype=torch.int64, device=self.device)
         for part in torch.arange(len(images)).split(ASKED):
             index, pixels = part.to(self.device), images.read(part).to(self.device)
             views = [
@@ -194,8 +194,8 @@ class Classification(OnPictures):
             ]  # fmt: skip
             with self.precision(), evaluating(model), reading(self.model) as read:
                 model(torch.cat(views))
-            found.append(find_partners(read[0].float()))
-        return torch.cat(found).double().mean().item()
+            right.append(find_partners(read[0].float()))
+        return torch.cat(right).double().mean().item()
 
     def join(self, mine: MultiLabelReport) -> dict[str, float]:
         """Average precision is of all images together, wherever they were looked at."""

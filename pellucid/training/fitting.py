@@ -24,7 +24,7 @@ from pellucid.runs import ClassifierRun, Run, TranslatorRun
 from pellucid.training.optim import make_optimizers, set_rate
 from pellucid.training.task import Task
 
-Told = AbstractSet[str] | None  # fields that somebody asked for, as "data.size"; None for all of them
+Choices = AbstractSet[str] | None  # fields that somebody asked for, as "data.size"; None for all of them
 
 MOST_TOKENS = 1024  # of an image, unless its patches were asked for
 FEWEST_STEPS = 8  # of an epoch
@@ -35,14 +35,14 @@ BACKWARD = 1.15  # times what the forward pass keeps: the gradients on their way
 ROOM = 0.9  # share of the memory that a step may take
 
 
-def is_told(told: Told, name: str) -> bool:
-    return told is None or name in told
+def is_chosen(choices: Choices, name: str) -> bool:
+    return choices is None or name in choices
 
 
-def check_tokens(run: ClassifierRun, told: Told, size: tuple[int, int]) -> None:
+def check_tokens(run: ClassifierRun, choices: Choices, size: tuple[int, int]) -> None:
     """Refuse patches that are tiny beside images of this size, before those are decoded."""
     tokens = count_patches(size, run.model.patch)
-    if tokens <= MOST_TOKENS or is_told(told, "model.patch"):
+    if tokens <= MOST_TOKENS or is_chosen(choices, "model.patch"):
         return
     side = max(2 ** round(math.log2(max(size) / 14)), 2)
     better = f"--model.patch {side} {side} makes {count_patches(size, (side, side)):,} tokens"
@@ -56,17 +56,17 @@ def count_patches(size: tuple[int, int], patch: tuple[int, int]) -> int:
     return math.prod(side // step for side, step in zip(size, patch, strict=True))
 
 
-def fit_held_out(run: ClassifierRun, told: Told) -> ClassifierRun:
+def fit_held_out(run: ClassifierRun, choices: Choices) -> ClassifierRun:
     """The run with as many images held out as suit its data, where that isn't the recipe's own.
 
     None of files that have validation images or no splits, of which a tenth is held out by name; a tenth of others.
     None beside folds: one of them is held out.
     """
-    if told is None or "data.held_out" in told:
+    if choices is None or "data.held_out" in choices:
         return run
-    if "data.folds" in told:
+    if "data.folds" in choices:
         return replace(run, data=replace(run.data, held_out=0))
-    if "data.name" not in told or "data.fold" in told:
+    if "data.name" not in choices or "data.fold" in choices:
         return run
     listing = list_images(run.data)
     if listing is None:
@@ -76,7 +76,7 @@ def fit_held_out(run: ClassifierRun, told: Told) -> ClassifierRun:
     return replace(run, data=replace(run.data, held_out=held_out))
 
 
-def fit_run(run: Any, told: Told, images: int, device: torch.device, world: int = 1) -> Any:
+def fit_run(run: Any, choices: Choices, images: int, device: torch.device, world: int = 1) -> Any:
     """The run with its batch, precision and compiling fitted to so many images and this device.
 
     An epoch has eight steps or more. On a CPU nothing is compiled, which takes minutes there, and bf16, which it
@@ -94,7 +94,7 @@ def fit_run(run: Any, told: Told, images: int, device: torch.device, world: int 
         changes["batch"] = min(run.batch, -(-most // unit) * unit)
     if device.type == "cpu":
         changes |= {"precision": "float32", "compile": False, "graphs": False}
-    return replace(run, **{name: value for name, value in changes.items() if not is_told(told, name)})
+    return replace(run, **{name: value for name, value in changes.items() if not is_chosen(choices, name)})
 
 
 @dataclass(frozen=True)
@@ -169,14 +169,14 @@ def count_remembered(task: Task, run: Run) -> int:
     return count_weights(task) * ({"adamw": 2, "muon": 1, "sgd": 1}[run.optim.name] + (run.optim.ema > 0))
 
 
-def fit_parts(run: Any, told: Told, outlook: Outlook, rows: int, device: torch.device) -> Any:
+def fit_parts(run: Any, choices: Choices, outlook: Outlook, rows: int, device: torch.device) -> Any:
     """The run with each step in as many parts as its memory needs; a sentence if even one image is too much.
 
     rows: what one part holds now, in this process.
     """
     there, needed = ROOM * memory_of(device), outlook.memory
     times = 1
-    while needed > there and rows % (2 * times) == 0 and not is_told(told, "accumulate"):
+    while needed > there and rows % (2 * times) == 0 and not is_chosen(choices, "accumulate"):
         times *= 2
         needed = outlook.fixed + (outlook.memory - outlook.fixed) // times
     if needed > there:
@@ -225,14 +225,14 @@ def leaving_no_trace(model: nn.Module, device: torch.device) -> Iterator[None]:
 
 
 def settle_task(
-    run: Any, told: Told, device: torch.device, processes: Processes, make: Callable[[Any], Any]
+    run: Any, choices: Choices, device: torch.device, processes: Processes, make: Callable[[Any], Any]
 ) -> tuple[Any, Any, Outlook]:
     """The run in so many parts that its steps fit into memory, its task, and what a step of it takes."""
     task = make(run)
     outlook = look_ahead(task, run, device)
     fitted, problem = run, ""
     try:
-        fitted = fit_parts(run, told, outlook, task.batch // (run.accumulate * processes.world), device)
+        fitted = fit_parts(run, choices, outlook, task.batch // (run.accumulate * processes.world), device)
     except ValueError as error:
         problem = str(error)
     parts, problem = parse_json(

@@ -46,5 +46,5 @@ def find_partners(features: Float[Tensor, "v d"]) -> Bool[Tensor, " b"]:
     >>> find_partners(torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.9, 0.1], [0.1, 0.9]]))
     tensor([True, True])
     """
-    found = compare(features, 1.0).argmax(1) == partners(len(features), features.device)
-    return found[: len(features) // 2]
+    right = compare(features, 1.0).argmax(1) == partners(len(features), features.device)
+    return right[: len(features) // 2]

@@ -13,7 +13,7 @@ from pellucid.processes import Processes
 from pellucid.recipes import recipe
 from pellucid.runs import ClassifierRun, Run
 from pellucid.training.classify import Classification, resolve
-from pellucid.training.fitting import Told, fit_held_out, fit_run
+from pellucid.training.fitting import Choices, fit_held_out, fit_run
 from pellucid.training.optim import make_optimizers, set_rate
 
 LOWEST, HIGHEST = 1e-3, 1e2  # of the run's own rates
@@ -36,14 +36,14 @@ class Rates:
 
 
 def find_rate(
-    source: str | Path | Run, *, steps: int = 100, dataset: Any = None, told: Told = None, **changes: Any
+    source: str | Path | Run, *, steps: int = 100, dataset: Any = None, choices: Choices = None, **changes: Any
 ) -> Rates:
     """Try rates from a thousandth to a hundred times those of a recipe, or of a run; nothing is kept.
 
-    told: as `train_run` takes it; the names of changes unless given.
+    choices: as `train_run` takes it; the names of changes unless given.
 
-    >>> found = find_rate("vit_digits", steps=12, model={"depth": 1, "width": 16, "heads": 2}, batch=32)
-    >>> found.shares[0] < found.best < found.shares[-1], found.run.optim.lr == found.best * 3e-3
+    >>> rates = find_rate("vit_digits", steps=12, model={"depth": 1, "width": 16, "heads": 2}, batch=32)
+    >>> rates.shares[0] < rates.best < rates.shares[-1], rates.run.optim.lr == rates.best * 3e-3
     (True, True)
     """
     if steps < 10:
@@ -51,11 +51,11 @@ def find_rate(
     run = override(source if isinstance(source, Run) else recipe(str(source)), changes)
     if not isinstance(run, ClassifierRun):
         raise ValueError(f"rates are tried for classifiers; {run.recipe} is the recipe of a {run.kind}")
-    told = told if told is not None or isinstance(source, Run) else changes.keys()
+    choices = choices if choices is not None or isinstance(source, Run) else changes.keys()
     device = pick_device(run.device)
-    run = run if dataset is not None else fit_held_out(run, told)
+    run = run if dataset is not None else fit_held_out(run, choices)
     resolved, splits = resolve(run, dataset)
-    resolved = fit_run(resolved, told, len(splits.train), device)
+    resolved = fit_run(resolved, choices, len(splits.train), device)
     shares, losses = try_rates(Classification(resolved, splits, device, Processes()), resolved, steps)
     best = choose_share(shares, losses)
     optim = override(run.optim, {"lr": best * run.optim.lr, "muon_lr": best * run.optim.muon_lr})

@@ -19,7 +19,7 @@ from pellucid.ready.translator import ReadyTranslator
 from pellucid.recipes import RECIPES
 from pellucid.runs import CaptionerRun, Run, RunFolder, TranslatorRun
 from pellucid.runs.folder import is_run
-from pellucid.training.fitting import Told
+from pellucid.training.fitting import Choices
 
 Source = ViT | ReadyTranslator
 TRANSLATORS_OWN = ("languages", "dropout", "attention_dropout", "zero_branches")  # what needn't be the source's
@@ -52,11 +52,11 @@ def find_start(source: str, own: ViTConfig, **said: Any) -> ViT:
 
 
 def begin(
-    run: Any, folder: RunFolder | None, module: nn.Module | None = None, told: Told = None
+    run: Any, folder: RunFolder | None, module: nn.Module | None = None, choices: Choices = None
 ) -> tuple[Any, Source | None]:
     """The run as what it begins with makes it, and that; None for a run that goes on, or that begins with nothing.
 
-    told: the fields that were asked for; unless given, those in which the run differs from its recipe.
+    choices: the fields that were asked for; unless given, those in which the run differs from its recipe.
     """
     if getattr(run, "start", None) is None:
         return run, None
@@ -64,10 +64,10 @@ def begin(
         raise ValueError("start is for models of ours; load its weights into your module, and leave it out")
     if folder is not None and any(folder.checkpoints.states()):
         return run, None
-    return adopt_translator(run, told) if isinstance(run, TranslatorRun) else adopt(run, told)
+    return adopt_translator(run, choices) if isinstance(run, TranslatorRun) else adopt(run, choices)
 
 
-def adopt(run: Any, told: Told = None) -> tuple[Any, ViT]:
+def adopt(run: Any, choices: Choices = None) -> tuple[Any, ViT]:
     """The run with the shape and the normalisation of what its model begins as, and that model.
 
     What was asked for, and the source hasn't, is an error.
@@ -75,11 +75,11 @@ def adopt(run: Any, told: Told = None) -> tuple[Any, ViT]:
     captions = isinstance(run, CaptionerRun)
     own: ViTConfig = run.model.encoder if captions else run.model
     usual, prefix = _usual(run), "model.encoder" if captions else "model"
-    asked = _asked(own, usual, prefix, told)
-    source = find_start(run.start, own, **{name: getattr(own, name) for name in ("heads", "image") if name in asked})
+    names = _name_chosen(own, usual, prefix, choices)
+    source = find_start(run.start, own, **{name: getattr(own, name) for name in ("heads", "image") if name in names})
     theirs = source.config
-    _check_there(run, asked.intersection(SHAPE) - {"layer_scale"}, own, theirs, prefix)
-    if not captions and "pooling" not in asked and theirs.pooling != "none":
+    _check_there(run, names.intersection(SHAPE) - {"layer_scale"}, own, theirs, prefix)
+    if not captions and "pooling" not in names and theirs.pooling != "none":
         own = replace(own, pooling=theirs.pooling)
     config = adopt_config(own, theirs)
     if captions:
@@ -88,13 +88,13 @@ def adopt(run: Any, told: Told = None) -> tuple[Any, ViT]:
     return replace(run, model=config, data=replace(run.data, size=size)), source
 
 
-def adopt_translator(run: TranslatorRun, told: Told = None) -> tuple[TranslatorRun, ReadyTranslator]:
+def adopt_translator(run: TranslatorRun, choices: Choices = None) -> tuple[TranslatorRun, ReadyTranslator]:
     """The run with the shape of the translator that it begins as, and that one, whose pieces of words it takes over."""
     assert run.start is not None
     source = load_translator(run.start)
     own, theirs = run.model, source.model.config
-    asked = _asked(own, _usual(run), "model", told) - set(TRANSLATORS_OWN)
-    _check_there(run, asked, own, theirs, "model")
+    names = _name_chosen(own, _usual(run), "model", choices) - set(TRANSLATORS_OWN)
+    _check_there(run, names, own, theirs, "model")
     return replace(run, model=replace(theirs, **{name: getattr(own, name) for name in TRANSLATORS_OWN})), source
 
 
@@ -112,17 +112,17 @@ def begin_with(model: nn.Module, source: Source) -> None:
         nn.init.zeros_(model.head.weight)
 
 
-def _asked(own: Any, usual: Any, prefix: str, told: Told) -> set[str]:
+def _name_chosen(own: Any, usual: Any, prefix: str, choices: Choices) -> set[str]:
     """The fields of a model's config that were asked for."""
     return {
         field.name
         for field in fields(own)
-        if getattr(own, field.name) != getattr(usual, field.name) or f"{prefix}.{field.name}" in (told or ())
+        if getattr(own, field.name) != getattr(usual, field.name) or f"{prefix}.{field.name}" in (choices or ())
     }
 
 
-def _check_there(run: Any, asked: set[str], own: Any, theirs: Any, prefix: str) -> None:
-    for name in sorted(asked):
+def _check_there(run: Any, names: set[str], own: Any, theirs: Any, prefix: str) -> None:
+    for name in sorted(names):
         said, known = getattr(own, name), getattr(theirs, name)
         if said != known:
             raise ValueError(f"{prefix}.{name} is {said!r}, and {run.start} has {known!r}; leave it out")

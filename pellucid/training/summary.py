@@ -21,21 +21,21 @@ UNEVEN = 3  # times as many images in the largest class as in the smallest, from
 
 def summarise(
     run: Any,
-    asked: Any,
+    given: Any,
     task: Task,
     splits: Any,
     outlook: Outlook,
     device: torch.device,
     processes: Processes,
 ) -> list[str]:
-    """The lines. asked: the run before it was fitted to the machine."""
+    """The lines. given: the run before it was fitted to the machine."""
     rows = [
         ("data", describe_data(run, splits)),
         ("model", describe_model(task) + (f"; begun as {run.start}" if getattr(run, "start", None) else "")),
         ("machine", describe_machine(run, device, processes)),
         ("run", describe_length(run, task, outlook)),
     ]
-    if fitted := describe_fitted(run, asked):
+    if fitted := describe_fitted(run, given):
         rows.append(("fitted", fitted))
     rows += [("note", note) for note in (describe_uneven(run, splits), describe_joined(splits)) if note]
     return [f"{name:<9}{text}" for name, text in rows]
@@ -87,11 +87,11 @@ def describe_length(run: Run, task: Task, outlook: Outlook) -> str:
     return f"{steps} of {task.batch:,} {task.unit}{parts}, {pace}, and {format_bytes(outlook.memory)} of memory"
 
 
-def describe_fitted(run: Any, asked: Any) -> str:
+def describe_fitted(run: Any, given: Any) -> str:
     """What was changed to fit, and how to have it otherwise."""
-    changed = [name for name in FITTED if getattr(run, name) != getattr(asked, name)]
+    changed = [name for name in FITTED if getattr(run, name) != getattr(given, name)]
     names = {True: "on", False: "off"}
-    pairs = ((name, getattr(run, name), getattr(asked, name)) for name in changed)
+    pairs = ((name, getattr(run, name), getattr(given, name)) for name in changed)
     said = ", ".join(f"{name} {names.get(new, new)} instead of {names.get(old, old)}" for name, new, old in pairs)
     return f"{said}: to this data and machine; give any of them to have it otherwise" if said else ""
 

@@ -29,7 +29,7 @@ from pellucid.runs.folder import HELD_OUT, TOKENIZER
 from pellucid.training import caption, classify, translate
 from pellucid.training.distil import find_teacher, name_teacher
 from pellucid.training.engine import Engine, Observer, Observers, Result
-from pellucid.training.fitting import Told, check_tokens, fit_held_out, fit_run, settle_task
+from pellucid.training.fitting import Choices, check_tokens, fit_held_out, fit_run, settle_task
 from pellucid.training.lora import merge
 from pellucid.training.pictures import evaluation_split
 from pellucid.training.progress import RunDisplay
@@ -72,9 +72,9 @@ def train(
     (2, ('0', '1', '2'))
     """
     run, folder, resume, longer = _settle(source, None if out is None else RunFolder(out), resume, changes)
-    told = None if resume or isinstance(source, Run) else set(name_fields(changes))
+    choices = None if resume or isinstance(source, Run) else set(name_fields(changes))
     how = {
-        "told": told,
+        "choices": choices,
         "longer": longer,
         "module": module,
         "dataset": dataset,
@@ -99,14 +99,14 @@ def train_run(
     dataset: Any = None,
     progress: bool = True,
     tensorboard: bool = False,
-    told: Told = None,
+    choices: Choices = None,
     longer: str | None = None,
     callbacks: Sequence[Observer] = (),
     teacher: nn.Module | None = None,
 ) -> Result:
     """Load the data, train, and keep everything in the run's folder; without one, nothing is kept.
 
-    told: the fields that were asked for, where the others may be fitted to the data and the machine.
+    choices: the fields that were asked for, where the others may be fitted to the data and the machine.
     longer: of a run that goes on, its new duration.
 
     >>> from dataclasses import replace
@@ -119,9 +119,9 @@ def train_run(
         run = prolong(folder, longer, processes or Processes())
     if folder is not None:
         check_place(folder, resume)
-    run, source = begin(run, folder, module, told)
+    run, source = begin(run, folder, module, choices)
     shown = (progress, tensorboard, tuple(callbacks))
-    trainer = Trainer(folder, device, processes or Processes(), resume, *shown, told, source, teacher)
+    trainer = Trainer(folder, device, processes or Processes(), resume, *shown, choices, source, teacher)
     if module is None:
         check_room(run, device, trainer.processes)
     try:
@@ -182,7 +182,7 @@ class Trainer:
     progress: bool
     tensorboard: bool
     callbacks: tuple[Observer, ...] = ()
-    told: Told = None
+    choices: Choices = None
     source: Source | None = None  # what the model begins as
     teacher: nn.Module | None = None  # one's own
 
@@ -191,9 +191,9 @@ class Trainer:
             raise ValueError(f"the run trains a module of one's own, a {run.module}; give one: train(…, module=…)")
         named = run if module is None else replace(run, module=type(module).__qualname__)
         named = name_teacher(named, self.teacher)
-        named = named if dataset is not None else fit_held_out(named, self.told)
+        named = named if dataset is not None else fit_held_out(named, self.choices)
         kept = self.folder.held_out() if self.folder and self.resume else None
-        check = partial(check_tokens, named, self.told) if module is None else None
+        check = partial(check_tokens, named, self.choices) if module is None else None
         resolved, splits = classify.resolve(self._name_data(named, dataset), dataset, kept, check)
         self._check_same(run, resolved)
         guide = find_teacher(resolved, self.teacher, self.device)
@@ -259,10 +259,10 @@ class Trainer:
             prepare(task.model, run)
             return task
 
-        if self.told is None and not self.progress:
+        if self.choices is None and not self.progress:
             return run, begun(run)
-        fitted = fit_run(run, self.told, len(splits.train), self.device, self.processes.world)
-        settled, task, outlook = settle_task(fitted, self.told, self.device, self.processes, begun)
+        fitted = fit_run(run, self.choices, len(splits.train), self.device, self.processes.world)
+        settled, task, outlook = settle_task(fitted, self.choices, self.device, self.processes, begun)
         if self.progress and self.processes.first:
             show(summarise(settled, run, task, splits, outlook, self.device, self.processes))
         return settled, task

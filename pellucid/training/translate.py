@@ -92,11 +92,11 @@ class Translating:
         sources: list[list[int]] = []
         targets: list[list[int]] = []
         for pairs in training:
-            asked = self.tokenizer.ask(pairs.direction[1])
+            prefix = self.tokenizer.ask(pairs.direction[1])
             for source, target in zip(
                 self.tokenizer.encode_all(pairs.sources), self.tokenizer.encode_all(pairs.targets), strict=True
             ):
-                source, target = self.tokenizer.framed(source, target, asked)
+                source, target = self.tokenizer.framed(source, target, prefix)
                 if max(len(source), len(target)) <= self.run.longest:
                     sources.append(source)
                     targets.append(target)
@@ -147,15 +147,15 @@ class Translating:
         self.model.eval()
         run = self.run
         with self.precision(), torch.no_grad():
-            found = translate_all(
-                self.model, self.tokenizer, self.held_out.sources, language=self.asked, beam=run.beam,
+            translations = translate_all(
+                self.model, self.tokenizer, self.held_out.sources, language=self.language, beam=run.beam,
                 length_penalty=run.length_penalty, batch=AT_ONCE,
             )  # fmt: skip
             figures = self._read(self.held_out)
-        return figures | {"bleu": bleu([best.text for best, *_ in found], self.held_out.targets)}
+        return figures | {"bleu": bleu([best.text for best, *_ in translations], self.held_out.targets)}
 
     @property
-    def asked(self) -> str | None:
+    def language(self) -> str | None:
         return self.run.data.target if self.tokenizer.languages else None
 
     def _read(self, pairs: TextPairs) -> dict[str, float]:
@@ -164,7 +164,7 @@ class Translating:
         sources = self.tokenizer.encode_all(pairs.sources)
         targets = self.tokenizer.encode_all(pairs.targets)
         framed = [
-            self.tokenizer.framed(source, target, self.tokenizer.ask(self.asked))
+            self.tokenizer.framed(source, target, self.tokenizer.ask(self.language))
             for source, target in zip(sources, targets, strict=True)
         ]
         loader = TextLoader(

@@ -84,17 +84,17 @@ def _adapt(model: nn.Module, tune: Tune, seed: int) -> None:
     """Put products into the body's blocks; the same ones in every process."""
     generator = torch.Generator().manual_seed(seed)
     scale = 1.0 if tune.alpha is None else tune.alpha / tune.rank
-    found = [
+    layers = [
         module
         for name, module in model.named_modules()
         if isinstance(module, nn.Linear) and name.rpartition(".")[2] in tune.adapt and in_body(model, name)
         if "blocks" in name.split(".")
     ]
-    if not found:
+    if not layers:
         raise ValueError(
             f"tune.rank is {tune.rank}, but a {type(model).__name__} has no blocks of ours with {', '.join(tune.adapt)}"
         )
-    for linear in found:
+    for linear in layers:
         if tune.rank > min(linear.weight.shape):
             rows, columns = linear.weight.shape
             raise ValueError(

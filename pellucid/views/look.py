@@ -33,7 +33,7 @@ def look(
     labels: Sequence[str] | None = None,
     score: Score | None = None,
     name: str = "",
-    **asked: Any,
+    **inputs: Any,
 ) -> "ModelLook":
     """Watch a model read one input.
 
@@ -42,7 +42,7 @@ def look(
         or feature extractor of Hugging Face's, a data config of timm's; or one's own function, or two, of which the
         second spells tokens. Without one, tensors and dicts of arguments are taken as they are.
     given: text, a pair (a, b) or a list of texts beside a picture, a picture, samples, or arguments.
-    asked: the same by name, as text=, image=, audio=, arguments=; generate=20 for so many tokens at most.
+    inputs: the same by name, as text=, image=, audio=, arguments=; generate=20 for so many tokens at most.
     target: the answer to explain, by name or number. methods: those that are quick unless given. labels: of classes.
     score: from what the model gives to the number that is explained, where its output doesn't tell.
 
@@ -56,13 +56,13 @@ def look(
     if isinstance(ready, ReadyForeign):
         if reader is not None:
             ready = ReadyForeign(ready.model, reader, name=ready.name, labels=labels)
-        passage = ready.look(given, score=score, gradients=needs_gradients(methods), **asked)
+        passage = ready.look(given, score=score, gradients=needs_gradients(methods), **inputs)
         seen = trace(passage, name=name or ready.name, methods=methods, target=target)
-        return ModelLook(ready, seen, given, passage, partial(ready.look, given, score=score, **asked))
-    given = asked.pop("image", asked.pop("text", given) if given is None else given)
+        return ModelLook(ready, seen, given, passage, partial(ready.look, given, score=score, **inputs))
+    given = inputs.pop("image", inputs.pop("text", given) if given is None else given)
     how: dict[str, Any] = {} if methods is None else {"methods": methods}
     how |= {} if target is None else {"target": target}
-    return ModelLook(ready, ready.trace(given, **how, **asked), given)
+    return ModelLook(ready, ready.trace(given, **how, **inputs), given)
 
 
 class ModelLook:
@@ -114,9 +114,9 @@ class ModelLook:
             if not self.passage.leaves and self._again is not None:
                 self.passage = self._again()
             return explain(self.passage, method, find_target(self.passage, target), **how)
-        asked: Any = self.ready
-        found = asked.explain(self.given, method, target, **how)
-        return found if isinstance(found, tuple) else (found,)
+        ready: Any = self.ready
+        maps = ready.explain(self.given, method, target, **how)
+        return maps if isinstance(maps, tuple) else (maps,)
 
     def __repr__(self) -> str:
         streams = ", ".join(f"{len(stream.labels)} tokens of {stream.name}" for stream in self.trace.streams)

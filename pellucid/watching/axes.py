@@ -39,10 +39,10 @@ def fresh(size: int, kind: str = "") -> Axis:
 
 def leaves(axis: Sequence[Atom]) -> list[Atom]:
     """The axis as it has been split so far."""
-    found: list[Atom] = []
+    atoms: list[Atom] = []
     for atom in axis:
-        found += [atom] if atom.parts is None else leaves(atom.parts)
-    return found
+        atoms += [atom] if atom.parts is None else leaves(atom.parts)
+    return atoms
 
 
 def whole_of(atom: Atom, among: Collection[Atom]) -> Atom:

@@ -197,20 +197,20 @@ class Follower:
 
     def _choose(self, args: tuple, out: Tensor) -> tuple[Tensor | None, Known | None]:
         """The argument that is followed: of two products that are added up, the one with the larger keys."""
-        found = []
+        followed = []
         for x in args:
             if id(x) in self._known and isinstance(x, Tensor):
                 known = self._find(x, written=int(out is x))
                 if known is not None:
-                    found.append((x, known))
-        if len(found) < 2:
-            return found[0] if found else (None, None)
+                    followed.append((x, known))
+        if len(followed) < 2:
+            return followed[0] if followed else (None, None)
 
         def weight(known: Known) -> tuple[bool, int]:
             product = known.product if isinstance(known, Trail) else None
             return isinstance(known, Trail), min(product.left.numel(), product.right.numel()) if product else 0
 
-        return max(found, key=lambda pair: weight(pair[1]))
+        return max(followed, key=lambda pair: weight(pair[1]))
 
     def _take_step(self, trail: Trail, step: FollowedCall) -> Trail | None:
         name, out = step.name, step.out

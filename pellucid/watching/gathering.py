@@ -193,10 +193,10 @@ def _part_heads(lead: list[Axis], shared: set[Atom], mixed: list[Axis], module: 
         if any(tuple(leaves(other)) != heads for other in mixed) or not set(heads) <= set(every):
             raise Lost("axes are mixed with each other that aren't the heads")
         return tuple(a for a in every if a not in heads), heads
-    told = next((n for name in HEADS if isinstance(n := getattr(module, name, None), int) and n > 0), 0)
-    found = _find_heads(lead, told) if told else None
-    if found is not None:
-        return tuple(a for a in leaves(every) if a not in found), found
+    count = next((n for name in HEADS if isinstance(n := getattr(module, name, None), int) and n > 0), 0)
+    heads = _find_heads(lead, count) if count else None
+    if heads is not None:
+        return tuple(a for a in leaves(every) if a not in heads), heads
     if len(lead) == 1:
         return every[:-1] or every, every[-1:] if len(every) > 1 else ()
     last = lead[-1:]
@@ -211,7 +211,7 @@ def _find_heads(lead: list[Axis], number: int) -> Axis | None:
     if number == 1:
         return ()
     every = [atom for axis in lead for atom in axis]
-    found: list[Atom] = []
+    atoms: list[Atom] = []
     while every and number > 1:
         atom = every.pop()
         if number % atom.size and atom.size % number == 0:  # batch and heads in one
@@ -219,9 +219,9 @@ def _find_heads(lead: list[Axis], number: int) -> Axis | None:
             atom = leaves([atom])[-1]
         if number % atom.size:
             break
-        found.insert(0, atom)
+        atoms.insert(0, atom)
         number //= atom.size
     if number == 1:
-        return tuple(found)
-    alone = [axis for axis in lead if size_of(axis) == number * size_of(found)]
+        return tuple(atoms)
+    alone = [axis for axis in lead if size_of(axis) == number * size_of(atoms)]
     return alone[0] if len(alone) == 1 else None

@@ -54,15 +54,15 @@ def say_missed(model: nn.Module, missed: Sequence[Missed], recorded: int) -> str
 
 def list_scripted(model: nn.Module) -> list[Missed]:
     """Attentions inside TorchScript, where no Python function is called that could be watched."""
-    found, inside = [], ()
+    missed, inside = [], ()
     for name, module in model.named_modules():
         if isinstance(module, torch.jit.ScriptModule) and not name.startswith(inside):
             inside = (*inside, f"{name}.")
             text = str(getattr(module, "inlined_graph", ""))
             times = text.count("aten::softmax") + text.count("aten::scaled_dot_product_attention")
             reason = "it is TorchScript, which runs outside Python; watch the module that was scripted"
-            found += [Missed(name, (), reason)] * times
-    return found
+            missed += [Missed(name, (), reason)] * times
+    return missed
 
 
 def list_outside(model: nn.Module, seen: Iterable[str]) -> list[Missed]:

@@ -263,7 +263,7 @@ class Streams:
 
     def _rejoin(self, dim: int, parts: Sequence[Tensor], out: Tensor) -> Axis | None:
         """The axis that these parts were taken out of, each where it was: positions may be given to some of them."""
-        found: Axis | None = None
+        whole: Axis | None = None
         start = 0
         for part in parts:
             flow = self._flow(part)
@@ -271,12 +271,12 @@ class Streams:
                 return None
             old = leaves(flow.axes[dim])
             taken = self._taken.get(old[0]) if len(old) == 1 else None
-            if taken is not None and taken.start == start and found in (None, taken.axis):
-                found = taken.axis
+            if taken is not None and taken.start == start and whole in (None, taken.axis):
+                whole = taken.axis
             elif old:  # one token alone can't be told from another
                 return None
             start += part.shape[dim]
-        return found if found is not None and layout.size_of(leaves(found)) == start else None
+        return whole if whole is not None and layout.size_of(leaves(whole)) == start else None
 
     def _take(self, axis: Axis, start: int, size: int) -> Axis:
         """Neighbours of an axis; the same ones are the same again."""
@@ -326,19 +326,19 @@ class Streams:
         bit = self._source(name)
         if any(x.is_nested for x in (q, k, out)):
             return self._read_ragged(q, k, out, bit)
-        asked, read = self._flow(q), self._flow(k)
-        if asked is None and read is not None:  # made of nothing that came in: learned
-            asked = Flow(_new(q.shape), 0)
-        if read is None and asked is not None:
+        ours, read = self._flow(q), self._flow(k)
+        if ours is None and read is not None:  # made of nothing that came in: learned
+            ours = Flow(_new(q.shape), 0)
+        if read is None and ours is not None:
             read = Flow(_new(k.shape), 0)
-        known = [flow for flow in (asked, read, self._flow(out)) if flow is not None]
+        known = [flow for flow in (ours, read, self._flow(out)) if flow is not None]
         sources = bit
         for flow in known:
             sources |= flow.sources
         q_dims, k_dims, out_dims = dims
         axes = _new(out.shape)
-        if asked is not None and len(asked.axes) == q.ndim:
-            same = dict(enumerate(asked.axes))
+        if ours is not None and len(ours.axes) == q.ndim:
+            same = dict(enumerate(ours.axes))
             axes = tuple(
                 same[q_dims[out_dims.index(d)]]
                 if d in out_dims and len(out_dims) == len(q_dims)
@@ -348,19 +348,19 @@ class Streams:
                 for d, size in enumerate(out.shape)
             )
         self._keep(out, Flow(axes, sources))
-        if asked is None or read is None or len(asked.axes) != q.ndim or len(read.axes) != k.ndim:
+        if ours is None or read is None or len(ours.axes) != q.ndim or len(read.axes) != k.ndim:
             return None
-        mine = [atom for d in q_dims for atom in leaves(asked.axes[d])]
+        mine = [atom for d in q_dims for atom in leaves(ours.axes[d])]
         theirs = [atom for d in k_dims for atom in leaves(read.axes[d])]
-        lead = [atom for d, axis in enumerate(asked.axes[:-1]) if d not in q_dims for atom in leaves(axis)]
+        lead = [atom for d, axis in enumerate(ours.axes[:-1]) if d not in q_dims for atom in leaves(axis)]
         windows = [atom for atom in lead if atom.kind == "token"]
         tokens = frozenset(mine if all(atom.kind for atom in mine) else ())
         if windows and tokens:  # however they were rolled and padded
             among = {*mine, *windows}
             tokens = frozenset(self._coordinates(layout.whole_of(atom, among))[0] for atom in among)
-        kind = self._kind(mine, theirs, windows, asked.sources == read.sources)
+        kind = self._kind(mine, theirs, windows, ours.sources == read.sources)
         places = self._place(mine, windows) if kind == "windows" else None
-        return Reading(kind, len(self.names) - 1, tokens, asked.sources, read.sources, places)
+        return Reading(kind, len(self.names) - 1, tokens, ours.sources, read.sources, places)
 
     def _read_ragged(self, q: Tensor, k: Tensor, out: Tensor, bit: int) -> Reading | None:
         """Of sentences of several lengths in one tensor, as PyTorch's encoder packs them: it has their axes padded."""
