@@ -50,14 +50,14 @@ class Access:
             if self.write is not None:
                 self.write(
                     {
-                        "time": datetime.now(UTC).isoformat(timespec="milliseconds"),
+                        "time": f"{datetime.now(UTC).replace(tzinfo=None).isoformat(timespec='milliseconds')}Z",
                         "address": self.callers.caller(scope),
                         "method": shorten(scope["method"], quote=str),
                         "path": shorten(scope["path"], quote=str),
                         "status": status,
                         "bytes": size,
-                        "seconds": round(seconds, 4),
-                        "queue": None if queued is None else round(queued, 4),
+                        "seconds": round(seconds, 3),
+                        "queue": None if queued is None else round(queued, 3),
                     }
                 )
 
@@ -107,7 +107,8 @@ class AccessLog:
         self.file.close()
 
     def _emit(self, line: Line) -> None:
-        self.file.emit(logging.LogRecord("access", logging.INFO, "", 0, json.dumps(line), None, None))
+        text = json.dumps(line, separators=(",", ":"))
+        self.file.emit(logging.LogRecord("access", logging.INFO, "", 0, text, None, None))
 
 
 class _File(RotatingFileHandler):
