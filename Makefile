@@ -64,7 +64,7 @@ bench: setup # some 20 minutes on two quiet cores; each line says its share
 	$(BIN)/python benchmarks/watching.py --budget 12 # 1
 	$(BIN)/python benchmarks/training.py --rounds 3 --seconds 1 # 7
 	$(BIN)/python benchmarks/decoding.py --rounds 4 # 3
-	$(BIN)/python benchmarks/server.py --seconds 20 --beside 40 # 1½
+	$(BIN)/python benchmarks/server.py --seconds 20 --beside 60 # 2
 	$(BIN)/python benchmarks/viewing.py # 1½
 	$(BIN)/python benchmarks/faithfulness.py --half --images 50 --scenes 100 --dry-run # 2; results/ has 500 images
 	$(BIN)/python benchmarks/looking.py # 2

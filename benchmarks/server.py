@@ -52,7 +52,8 @@ class Phase:
 
 @dataclass
 class Measurement:
-    """quiet: seconds of one picture with nobody else; recovery: after the strangers left; log: bytes of each file."""
+    """quiet: seconds of one picture with nobody else; recovery: after the strangers left; log: bytes of each file, of
+    the access log those of the time with strangers."""
 
     alone: Phase
     beside: Phase
@@ -104,12 +105,12 @@ async def recover(port: int, quiet: float) -> float:
 
 
 async def measure_phases(
-    port: int, process: int, clients: int, seconds: tuple[float, float], others: dict[str, int]
-) -> tuple[float, Phase, Phase, float]:
-    """Nobody, clients alone, clients beside strangers, nobody again."""
+    port: int, process: int, clients: int, seconds: tuple[float, float], others: dict[str, int], access: Path
+) -> tuple[float, Phase, Phase, float, int]:
+    """Nobody, clients alone, clients beside strangers, nobody again; and how much was logged before the strangers."""
     quiet = statistics.median([await ask_once(port) for _ in range(20)])
     alone = await load(port, clients, seconds[0], process)
-    seen = Seen()
+    logged, seen = size_of(access), Seen()
     async with strangers(others, port, seen):
         await asyncio.sleep(1.0)
         beside = await load(port, clients, seconds[1], process)
@@ -117,7 +118,12 @@ async def measure_phases(
     for who, statuses in seen.statuses.items():
         beside.seen.statuses[who] += statuses
     beside.seen.wrong += seen.wrong
-    return quiet, alone, beside, recovery
+    return quiet, alone, beside, recovery, logged
+
+
+def size_of(access: Path) -> int:
+    """Bytes of a log, with the older files beside it."""
+    return sum(file.stat().st_size for file in access.parent.glob(f"{access.name}*"))
 
 
 def measure(
@@ -136,14 +142,13 @@ def measure(
             assert server.stdout is not None
             try:
                 port = int(re.findall(r":(\d+)/", server.stdout.readline())[0])
-                phases = asyncio.run(measure_phases(port, server.pid, clients, seconds, others))
+                phases = asyncio.run(measure_phases(port, server.pid, clients, seconds, others, access))
                 server.terminate()
                 code = server.wait(60)
             finally:
                 server.kill()
-        quiet, alone, beside, recovery = phases
-        sizes = {"access log": sum(file.stat().st_size for file in Path(place).glob("access.jsonl*"))}
-        sizes["errors"] = errors.stat().st_size
+        quiet, alone, beside, recovery, logged = phases
+        sizes = {"access log": size_of(access) - logged, "errors": errors.stat().st_size}
         print(errors.read_text()[-2000:], file=sys.stderr)
     return Measurement(alone, beside, quiet, recovery, sizes, code)
 
