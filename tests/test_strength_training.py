@@ -348,6 +348,15 @@ def test_a_run_goes_on_from_its_checkpoint_with_all_it_had(tmp_path):
     assert facts[0] == facts[1] == 4
 
 
+@pytest.fixture
+def interruptible():
+    """Ctrl-C as Python has it, also where whoever started the tests lets them ignore it (a background job of a shell)."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("interruptible")
 def test_a_signal_is_heard_in_the_main_thread_once_and_then_is_the_systems():
     heard = []
     with engine._signals() as signals:

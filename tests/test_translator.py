@@ -247,7 +247,7 @@ def test_other_directions_are_trained_beside(text):
     assert len(task.loader.sources) == 240
     firsts = {source[0] for source in task.loader.sources}
     assert firsts == set(task.tokenizer.languages.values())
-    assert task.asked == "de"
+    assert task.language == "de"
     ready = task.ready()
     assert ready.language() == "de"
     assert ready.language("en") == "en"
