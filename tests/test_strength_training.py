@@ -350,7 +350,7 @@ def test_a_run_goes_on_from_its_checkpoint_with_all_it_had(tmp_path):
 
 @pytest.fixture
 def interruptible():
-    """Ctrl-C as Python has it, also where whoever started the tests lets them ignore it (a background job of a shell)."""
+    """Ctrl-C as Python has it, also where whoever started the tests ignores it, as a shell's background jobs do."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
