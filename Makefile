@@ -59,7 +59,7 @@ kills: setup # an hour: a hundred runs killed at random moments, compared to the
 demo: setup
 	$(BIN)/pellucid demo
 
-bench: setup # some 20 minutes on two quiet cores; each line says its share
+bench: setup # a quarter of an hour on two quiet cores; each line says its share
 	$(BIN)/python benchmarks/attention.py # 2 minutes
 	$(BIN)/python benchmarks/watching.py --budget 12 # 1
 	$(BIN)/python benchmarks/training.py --rounds 3 --seconds 1 # 7
