@@ -4,6 +4,7 @@ import importlib
 import math
 import os
 import sys
+import tempfile
 import warnings
 from collections import Counter
 from collections.abc import Iterator
@@ -17,6 +18,10 @@ from torch import Tensor
 if "PYTEST_XDIST_WORKER" in os.environ:  # workers share the cores: one thread each, and for the processes they start
     os.environ["OMP_NUM_THREADS"] = "1"
     torch.set_num_threads(1)
+
+# No test sees what whoever runs them has fetched. Set here: processes are forked from one that keeps its environment.
+CACHE = tempfile.TemporaryDirectory(prefix="pellucid-tests-")
+os.environ["PELLUCID_CACHE"] = CACHE.name
 
 
 # What `make quick` leaves out: by file, by a fixture that alone takes seconds (a browser, every experiment of the lab,

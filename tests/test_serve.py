@@ -25,6 +25,7 @@ from starlette.testclient import TestClient
 
 from pellucid import lab
 from pellucid.cli import main
+from pellucid.data.named import cache_folder
 from pellucid.data.tokenizer import CaptionTokenizer
 from pellucid.models import Captioner, CaptionerConfig, ViT, ViTConfig
 from pellucid.ready import ReadyCaptioner, ReadyClassifier, load_classifier
@@ -325,8 +326,7 @@ def test_the_confusion_matrix_is_drawn_once(client, monkeypatch):
     assert "has kept no weights yet" in refusal(client.get("/api/runs/strange/confusion.png"), 404)
 
 
-def test_a_confusion_matrix_fetches_no_data(runs, models, tmp_path, monkeypatch):
-    monkeypatch.setenv("PELLUCID_CACHE", str(tmp_path / "cache"))
+def test_a_confusion_matrix_fetches_no_data(runs, models, tmp_path):
     copied = tmp_path / "runs" / "far"
     (copied / "checkpoints").mkdir(parents=True)
     config = json.loads((runs / "digits" / "config.json").read_text())
@@ -338,7 +338,7 @@ def test_a_confusion_matrix_fetches_no_data(runs, models, tmp_path, monkeypatch)
     with opened(models, tmp_path / "runs") as found:
         said = refusal(found.get("/api/runs/far/confusion.png"), 404)
     assert "the images of cifar10 are not on this machine" in said
-    assert not (tmp_path / "cache").exists()
+    assert not list(cache_folder().glob("*cifar10*"))
 
 
 def test_a_picture_through_the_checkpoints(client, runs):
