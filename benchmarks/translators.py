@@ -1,11 +1,14 @@
 """Training and decoding of translators beside nn.Transformer and Hugging Face's Marian of the same shape, in one run.
 
-    python benchmarks/translators.py --device cpu --threads 2
-    python benchmarks/translators.py --device cuda
+    python benchmarks/translators.py --device cpu --threads 2 --data multi30k
+    python benchmarks/translators.py --device cuda --data multi30k
 
 Encoder and decoder of 4 blocks × 256, post-norm, 8,000 pieces; batches of a few shapes as Multi30k's, random tokens;
 AdamW, label smoothing, dropout 0.1. Rounds are interleaved, the median counts. On CUDA in bf16: ours as recipes run it,
-the step as a graph; theirs eager and compiled, the better counts. Keeps results/translators-DEVICE.json.
+the step as a graph; theirs eager and compiled, the better counts. And with --data, Multi30k's folder, real sentences:
+the shipped model translates a test set here and as Hugging Face's Pegasus, which is the same with other names; batches
+are sorted by length for both, each has its best size, and neither's texts are counted. Keeps
+results/translators-DEVICE.json.
 """
 
 import argparse
@@ -20,9 +23,14 @@ from report import Column, Table, keep
 from torch import Tensor, nn
 from zoo.stubs import load
 
-from pellucid.data.tokenizer import END, PAD, START
+import pellucid
+from pellucid.data.parallel import ParallelData, load_pairs
+from pellucid.data.tokenizer import END, NEVER, PAD, START
 from pellucid.decode import beam_search
-from pellucid.hub.translators import from_marian
+from pellucid.decode.translations import SLACK
+from pellucid.decode.translations import _padded as padded
+from pellucid.evaluation.translation import bleu
+from pellucid.hub.translators import from_marian, marian_names
 from pellucid.models import Transformer, TransformerConfig
 from pellucid.ops import masks
 from pellucid.ops.positions import sinusoidal
@@ -38,6 +46,8 @@ SHAPE: dict[str, Any] = {
     "hidden": 1024,
 }
 LENGTHS = (12, 16, 20, 24, 32)
+SIDES = ("encoder", "decoder")
+BATCHES = {"cpu": (32, 64, 128, 256), "cuda": (125, 250, 500, 1000)}  # of real sentences
 Batch = tuple[Tensor, Tensor]
 
 
@@ -160,11 +170,11 @@ def rates(steps: dict[str, Callable[[int], None]], words: int, rounds: int, devi
 
 
 @torch.no_grad()
-def decoding(sentences: int, rounds: int, device: torch.device) -> dict[str, float]:
-    """Sentences a second with five beams, 24 pieces each, by the same weights."""
+def decoding(sentences: int, rounds: int, device: torch.device, dtype: torch.dtype) -> dict[str, float]:
+    """Sentences a second with five beams, 24 pieces each, by the same weights of this type."""
     theirs = make_marian().eval()
-    model = from_marian(theirs.config, theirs.state_dict()).to(device)
-    theirs = theirs.to(device)
+    model = from_marian(theirs.config, theirs.state_dict()).to(device, dtype)
+    theirs = theirs.to(device, dtype)
     source = torch.randint(6, 8000, (sentences, 16), device=device)
     lengths = torch.randint(10, 17, (sentences,))
     exists = masks.padding(lengths, 16).to(device)
@@ -191,6 +201,82 @@ def decoding(sentences: int, rounds: int, device: torch.device) -> dict[str, flo
     return {name: sentences / statistics.median(each) for name, each in seconds.items()}
 
 
+def make_pegasus(model: Transformer) -> Any:
+    """The same weights in Hugging Face's pre-norm encoder–decoder, whose positions are a table."""
+    transformers = load("transformers")
+    c = model.config
+    config = transformers.PegasusConfig(
+        vocab_size=c.vocabulary, d_model=c.width, encoder_layers=c.encoder_layers, decoder_layers=c.decoder_layers,
+        encoder_attention_heads=c.heads, decoder_attention_heads=c.heads, encoder_ffn_dim=c.hidden,
+        decoder_ffn_dim=c.hidden, activation_function=c.activation, scale_embedding=True, pad_token_id=PAD,
+        eos_token_id=END, forced_eos_token_id=None, decoder_start_token_id=START, max_position_embeddings=c.max_length,
+    )  # fmt: skip
+    theirs = transformers.PegasusForConditionalGeneration(config)
+    own = dict(model.named_parameters())
+    finals = {f"{side}.norm.{kind}": f"model.{side}.layer_norm.{kind}" for side in SIDES for kind in ("weight", "bias")}
+    weights = {name: own[mine] for mine, name in finals.items()}
+    weights |= {
+        name: own[mine] for mine, name, _ in marian_names({name: own[name] for name in own if name not in finals})
+    }
+    places = sinusoidal(c.max_length, c.width)
+    weights |= {f"model.{side}.embed_positions.weight": places for side in SIDES}
+    lost = theirs.load_state_dict(weights, strict=False)
+    assert not lost.unexpected_keys
+    theirs.tie_weights()
+    return theirs.eval()
+
+
+@torch.no_grad()
+def translating(data: str, rounds: int, device: torch.device) -> list[dict[str, Any]]:
+    """Test sentences a second by the shipped model, five beams, for each library and size of a batch."""
+    ready = pellucid.load("translator-en-de")
+    model, tokenizer, penalty = ready.model.float(), ready.tokenizer, 1.4
+    theirs = make_pegasus(model).to(device)
+    model = model.to(device)
+    pairs = load_pairs(ParallelData(name=data, source="en", target="de"), "test_2016_flickr")
+    sources = [tokenizer.source(sentence, None) for sentence in pairs.sources]
+    order = sorted(range(len(sources)), key=lambda i: len(sources[i]))
+
+    def ours(source: Tensor, exists: Tensor, length: int) -> Tensor:
+        how: dict[str, Any] = {"start": START, "end": END, "forbidden": NEVER, "length": length, "beams": 5}
+        context = model.encode(source, exists)
+        return beam_search(model, context, length_penalty=penalty, context_mask=exists, **how).tokens[:, 0]
+
+    def generate(source: Tensor, exists: Tensor, length: int) -> Tensor:
+        how: dict[str, Any] = {"num_beams": 5, "do_sample": False, "length_penalty": penalty, "early_stopping": True}
+        return theirs.generate(source, attention_mask=exists[:, 0, 0].long(), max_new_tokens=length, **how)[:, 1:]
+
+    def translate(way: Callable[..., Tensor], batch: int) -> list[Tensor]:
+        said = []
+        for first in range(0, len(order), batch):
+            source, exists = padded([sources[i] for i in order[first : first + batch]], model)
+            said += list(way(source, exists, 2 * source.shape[1] + SLACK).cpu())
+        return said
+
+    rows = []
+    for batch in BATCHES[device.type]:
+        seconds: dict[str, list[float]] = {"pellucid": [], "Pegasus": []}
+        scores = {}
+        for turn in range(rounds + 1):
+            for name, way in (("pellucid", ours), ("Pegasus", generate)):
+                begun = time.perf_counter()
+                said = translate(way, batch)
+                if turn:
+                    seconds[name].append(time.perf_counter() - begun)
+                texts = dict(zip(order, map(tokenizer.decode, said), strict=True))
+                scores[name] = bleu([texts[i] for i in range(len(order))], pairs.targets)
+        for name, taken in seconds.items():
+            rate = len(order) / statistics.median(taken)
+            rows.append({"model": name, "batch": batch, "per_second": rate, "bleu": scores[name]})
+            print(rows[-1], flush=True)
+    return rows
+
+
+def best_of(rows: list[dict[str, Any]]) -> dict[str, float]:
+    """The rate of each library at its best size of a batch."""
+    return {name: max(row["per_second"] for row in rows if row["model"] == name) for name in ("pellucid", "Pegasus")}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="cpu")
@@ -198,6 +284,7 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, help="of a batch; 8,192 on CUDA, 1,024 elsewhere")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--sentences", type=int, help="decoded together; 250 on CUDA, 32 elsewhere")
+    parser.add_argument("--data", help="Multi30k's folder; without it no real sentences")
     parser.add_argument("--no-compile", action="store_true", help="leave their compiled ones out")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
@@ -211,16 +298,26 @@ def main() -> None:
         steps["nn.Transformer, compiled"] = plain(tokens, device, Theirs(), True)
         steps["Marian, compiled"] = plain(tokens, device, Marian(make_marian()), True)
     trained = rates(steps, words, options.rounds, device)
-    decoded = decoding(sentences, max(1, options.rounds // 2), device)
+    decoded = {
+        f"beam 5, sentences, {name}": decoding(sentences, max(1, options.rounds // 2), device, dtype)
+        for name, dtype in (("float32", torch.float32), ("bf16", torch.bfloat16))[: 2 if on_gpu else 1]
+    }
+    translated = translating(options.data, max(1, options.rounds // 2), device) if options.data else []
+    measured = {"training, tokens": trained} | decoded
+    measured |= {"beam 5, the shipped model's test sentences": best_of(translated)} if translated else {}
     rows = [
         {"work": work, "model": name, "per_second": rate, "ratio": figures["pellucid"] / rate}
-        for work, figures in (("training, tokens", trained), ("beam 5, sentences", decoded))
+        for work, figures in measured.items()
         for name, rate in figures.items()
     ]
     columns = {"work": Column(), "model": Column(), "per_second": Column(), "ratio": Column(digits=2)}
     title = "translators of 4 + 4 × 256, and how many times as fast pellucid is"
-    settings = {"tokens": tokens, "sentences": sentences, "precision": "bf16" if on_gpu else "float32"}
-    keep("translators", {"translators": Table(title, columns, rows)}, device, settings=settings)
+    settings = {"tokens": tokens, "sentences": sentences, "precision of training": "bf16" if on_gpu else "float32"}
+    tables = {"translators": Table(title, columns, rows)}
+    if translated:
+        columns = {"model": Column(), "batch": Column(), "per_second": Column(digits=1), "bleu": Column(digits=2)}
+        tables["sentences"] = Table("1,000 test sentences by the shipped model's weights", columns, translated)
+    keep("translators", tables, device, settings=settings, libraries=("transformers",))
 
 
 if __name__ == "__main__":

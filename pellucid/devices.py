@@ -48,6 +48,18 @@ def resident_memory() -> int:
     return most if sys.platform == "darwin" else 1024 * most
 
 
+def cpu_family() -> tuple[str, int]:
+    """Who made the processor, and which family of theirs it is, where the system says so as Linux does.
+
+    >>> len(cpu_family())
+    2
+    """
+    cores = Path("/proc/cpuinfo")
+    said = cores.read_text(errors="replace")[:4000] if cores.is_file() else ""
+    maker, family = (re.search(rf"^{key}\s*: (.+)$", said, re.MULTILINE) for key in ("vendor_id", "cpu family"))
+    return (maker[1], int(family[1])) if maker and family else ("", 0)
+
+
 def memory_of(device: torch.device | str = "cpu") -> int:
     """Bytes of memory that a device has in all, as far as this process may use them.
 

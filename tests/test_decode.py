@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from pellucid.decode import beam_search, cross_attention, greedy, sample
-from pellucid.decode.beam import _Beam
+from pellucid.decode.beam import _Beam, find_largest
 from pellucid.decode.rows import _Greedy, _Sample, draw_tokens
 from pellucid.layers import DecoderCache
 from pellucid.models import Transformer, TransformerConfig
@@ -274,6 +274,37 @@ def test_a_batch_is_searched_as_each_alone():
 
 
 @pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("decode", ["greedy", "sample", "beams"])
+def test_contexts_that_are_done_leave_and_nothing_else_changes(kind, decode, monkeypatch):
+    """What ends early is computed no longer; what was found is what is found when all stay to the end."""
+    sizes, fell = [], 0
+    for seed in range(6):
+        model, context = talker(kind, seed=seed), contexts(12)
+
+        def counted(tokens, context, plain=model.decode, **how):
+            sizes.append(len(context))
+            return plain(tokens, context, **how)
+
+        def search(leave, model=model, context=context):
+            monkeypatch.setattr("pellucid.decode.search.LEAVE", leave)
+            sizes.clear()
+            if decode == "greedy":
+                return greedy(model, context, **HOW), list(sizes)
+            if decode == "sample":
+                generator = torch.Generator().manual_seed(0)
+                return sample(model, context, **HOW, count=3, temperature=0.5, generator=generator), list(sizes)
+            return beam_search(model, context, **HOW, beams=2, keep=2), list(sizes)
+
+        monkeypatch.setattr(model, "decode", counted)
+        (whole, all_of_them), (fewer, narrowed) = search(leave=0), search(leave=12)
+        same(fewer, whole)
+        assert all_of_them == [12] * len(narrowed)
+        assert narrowed == sorted(narrowed, reverse=True)
+        fell += narrowed[-1] < 12
+    assert fell
+
+
+@pytest.mark.parametrize("kind", KINDS)
 @torch.no_grad()
 def test_steps_over_all_places_equal_steps_over_those_written(kind):
     model, context = talker(kind), contexts()
@@ -293,7 +324,7 @@ def test_steps_over_all_places_equal_steps_over_those_written(kind):
                 search.begin()
                 for _ in range(7):
                     search.advance(model)
-            results.append(search.result(keep=1))
+            results.append(search.result())
         same(*results)
 
 
@@ -438,3 +469,21 @@ def test_replayed_steps_equal_plain_ones(kind):
             assert seen
             same(replayed, plain)
         torch.nn.init.normal_(model.decoder.blocks[0].feed_forward.outer.weight)  # weights moved in place count
+
+
+@pytest.mark.parametrize("v", [20, 640, 700, 4000])
+@pytest.mark.parametrize("count", [1, 5, 16])
+def test_the_largest_are_those_of_a_sorted_row(v, count):
+    x = torch.randn(3, 2, v)
+    x[0, 0, : v // 2] = -torch.inf
+    x[1, 1, -count:] = 9 + torch.arange(count)  # all in one place, the last, which is no whole group
+    values, places = find_largest(x, count)
+    assert torch.equal(values.sort(-1, descending=True).values, x.sort(-1, descending=True).values[..., :count])
+    assert torch.equal(x.gather(-1, places), values)
+    assert all(len(set(row.tolist())) == count for row in places.flatten(0, 1))
+
+
+def test_a_row_without_numbers_has_largest_ones_too():
+    values, places = find_largest(torch.full((1, 1, 1000), -torch.inf), 3)
+    assert (values == -torch.inf).all()
+    assert len(set(places.flatten().tolist())) == 3

@@ -258,7 +258,7 @@ def test_a_search_that_begins_again_reads_its_context_again(static):
             search.begin()
             for _ in range(7):
                 search.advance(model)
-        same(again.result(keep=1), fresh.result(keep=1))
+        same(again.result(), fresh.result())
 
 
 @pytest.mark.parametrize("kind", ["captioner", "transformer"])
@@ -278,18 +278,18 @@ def one_layer():
 
 
 class Sure:
-    """Says the end at once, or an endless sentence, with a probability of its own for each context."""
+    """Says the end at once, or an endless sentence, with the probability that each context (b 1 1) is."""
 
-    def __init__(self, *ends: float):
-        self.ends, self.steps = torch.tensor(ends, dtype=torch.float64), 0
+    def __init__(self):
+        self.steps = 0
 
     def cache(self, length=None):
         return []
 
     def decode(self, tokens, context, *, mask, causal, positions, cache):
         self.steps += 1
-        shares = ((1 - self.ends[:, None, None]) / 9).repeat(1, tokens.shape[1], 11)
-        shares[..., END] = self.ends[:, None]
+        shares = ((1 - context) / 9).repeat(1, tokens.shape[1], 11)
+        shares[..., END] = context[..., 0]
         shares[..., START] = 0.0
         return shares.log()
 
@@ -304,7 +304,7 @@ class Forgetful(_Beam):
 @pytest.mark.parametrize(("ends", "steps"), [((0.9, 0.9), 1), ((0.9, 1e-6), 7), ((1e-6, 1e-6), 7)])
 def test_a_search_ends_when_nothing_better_can_come_of_any_context(ends, steps):
     """Said at once with nine tenths, the end is better than whatever else three beams go on with; one just ends."""
-    model, context = Sure(*ends), torch.zeros(2, 1, 1, dtype=torch.float64)
+    model, context = Sure(), torch.tensor(ends, dtype=torch.float64)[:, None, None]
     found = greedy(model, context, **HOW)
     assert found.lengths[:, 0].tolist() == [1 if end > 0.5 else 7 for end in ends]
     assert model.steps == steps

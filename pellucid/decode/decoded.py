@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from jaxtyping import Bool
 from torch import Tensor
 
 
@@ -28,3 +29,7 @@ class Decoded:
     """Integers (b n): tokens up to and with the end token, or t where it was never said."""
     scores: Tensor
     """(b n): Σ log_probs / lengths**penalty, by which the n are sorted; the penalty is 1 unless one was given."""
+
+    def of(self, contexts: Bool[Tensor, " b"]) -> "Decoded":
+        """What was found for these contexts."""
+        return Decoded(*(each[contexts] for each in (self.tokens, self.log_probs, self.lengths, self.scores)))

@@ -3,7 +3,7 @@
 from typing import Any
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from pellucid.decode.decoded import Decoded
@@ -35,7 +35,7 @@ def greedy(
     """
     options = {"start": start, "end": end, "length": length, "forbidden": tuple(forbidden)}
     inputs = (context,) if context_mask is None else (context, context_mask)
-    return run_search(_Greedy, model, *inputs, **options).result(keep=1)
+    return run_search(_Greedy, model, *inputs, **options)
 
 
 def sample(
@@ -80,7 +80,7 @@ def sample(
     options = {"start": start, "end": end, "length": length, "forbidden": tuple(forbidden), "rows": count}
     options |= {"temperature": temperature, "top_k": top_k, "top_p": top_p}
     inputs = (context, draws) if context_mask is None else (context, draws, context_mask)
-    return run_search(_Sample, model, *inputs, **options).result(keep=count)
+    return run_search(_Sample, model, *inputs, **options, keep=count)
 
 
 class _Greedy(Search):
@@ -108,6 +108,10 @@ class _Sample(Search):
     @property
     def inputs(self) -> tuple[Tensor, ...]:
         return (self.context, self.draws, *super().inputs[1:])
+
+    def narrow(self, stays: Bool[Tensor, " b"]) -> None:
+        super().narrow(stays)
+        self.draws = self.draws[stays.repeat_interleave(self.rows)]
 
     def advance(self, model: Decodable) -> None:
         log_probs = self._log_probs(model)

@@ -7,7 +7,7 @@ where they were written, and those of the context are shared by all.
 
 On CUDA every step does the same work on the same tensors, without asking the device for an answer: it is captured as a
 graph, once for each shape, and replayed, and the table becomes a mask over all the places there will be. On the CPU a
-step attends to the places that are written, and a beam to those it descends from.
+step attends to the places that are written, and a beam to those it descends from, and contexts that are done leave.
 """
 
 import weakref
@@ -16,6 +16,7 @@ from collections import OrderedDict
 from typing import Any, Protocol
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor, nn
 
@@ -25,7 +26,8 @@ from pellucid.ops.attention import has_observers
 
 LOOKS_EVERY = 8  # steps between two looks at whether all is said: on CUDA each look waits for the device
 CAPTURED = 4  # graphs kept for each model
-ROOM = 64  # tokens of a beam that there is room for at first: scores are computed for all the room
+LEAVE = 4  # as soon as one of so many contexts is done, those that are leave: what stays is copied for it
+ROOM = 16  # tokens of a beam that there is room for at first: scores are computed for all the room
 
 
 class Decodable(Protocol):
@@ -49,8 +51,9 @@ class Decodable(Protocol):
 class Search(ABC):
     """The state of decoding, changed in place by `begin` and `advance`. The model is not part of it.
 
-    context_mask: which tokens of each context exist. rows: for each context. beams: of each row.
-    forbidden: tokens that are never said. static: every step is the same work on the same tensors.
+    context_mask: which tokens of each context exist. rows: for each context. beams: of each row. keep: sequences that
+    are wanted of each context. forbidden: tokens that are never said. static: every step is the same work on the same
+    tensors.
     """
 
     def __init__(
@@ -65,13 +68,15 @@ class Search(ABC):
         forbidden: tuple[int, ...] = (),
         rows: int = 1,
         beams: int = 1,
+        keep: int = 1,
         static: bool = False,
     ):
         if length < 1:
             raise ValueError(f"length is {length}; expected one token or more")
         n, k, device = context.shape[0] * rows, beams, context.device
         self.context, self.context_mask = context, context_mask
-        self.start, self.end, self.length, self.rows, self.static = start, end, length, rows, static
+        self.start, self.end, self.length, self.static = start, end, length, static
+        self.rows, self.keep = rows, keep
         self.forbidden = torch.tensor(forbidden, dtype=torch.long, device=device)
         self.own = torch.arange(k, device=device)
         self.place = torch.zeros(1, dtype=torch.long, device=device)  # of the token said last
@@ -114,24 +119,35 @@ class Search(ABC):
     def advance(self, model: Decodable) -> None:
         """Say one more token in each beam."""
 
-    def done(self) -> Bool[Tensor, ""]:
-        """Whether more tokens would change nothing."""
-        return self.ended.all()
+    def done(self) -> Bool[Tensor, " b"]:
+        """For which contexts more tokens would change nothing."""
+        return self.ended.view(-1, self.rows * len(self.own)).all(1)
+
+    def narrow(self, stays: Bool[Tensor, " b"]) -> None:
+        """Go on with these contexts alone."""
+        rows = stays.repeat_interleave(self.rows)
+        self.context = self.context[stays]
+        self.context_mask = None if self.context_mask is None else self.context_mask[stays]
+        self.token, self.ancestors, self.tokens = self.token[rows], self.ancestors[rows], self.tokens[rows]
+        self.log_probs, self.sums = self.log_probs[rows], self.sums[rows]
+        self.lengths, self.ended = self.lengths[rows], self.ended[rows]
+        for each in self.cache:
+            each.narrow(stays, rows)
 
     def scores(self) -> Float[Tensor, "n k"]:
         return self.sums / self.lengths
 
-    def result(self, keep: int) -> Decoded:
-        """The best `keep` for each context, cut where the longest ends."""
+    def result(self) -> Decoded:
+        """The best for each context, as many as are wanted, cut where the longest ends."""
         scores, tokens, log_probs, lengths = (
             x.unflatten(0, (-1, self.rows)).flatten(1, 2)
             for x in (self.scores(), self._past(self.tokens), self._past(self.log_probs), self.lengths)
         )
         scores, best = scores.sort(dim=1, descending=True, stable=True)
-        best = best[:, :keep]
+        best = best[:, : self.keep]
         lengths = lengths.gather(1, best)
         each = best[..., None].expand(-1, -1, int(lengths.max()))
-        return Decoded(tokens.gather(1, each), log_probs.gather(1, each), lengths, scores[:, :keep].clone())
+        return Decoded(tokens.gather(1, each), log_probs.gather(1, each), lengths, scores[:, : self.keep].clone())
 
     def _past(self, values: Shaped[Tensor, "n k length"]) -> Shaped[Tensor, "n k length"]:
         """What each beam descends from: a token lies where the step after it found it, the last one where it is."""
@@ -173,18 +189,38 @@ class Search(ABC):
 
 
 @torch.no_grad()
-def run_search(kind: type[Search], model: Decodable, *inputs: Tensor, **options: Any) -> Search:
-    """The search of this kind, carried to its end. It is to be read at once: the next one may use its tensors."""
+def run_search(kind: type[Search], model: Decodable, *inputs: Tensor, **options: Any) -> Decoded:
+    """What the search of this kind finds."""
     if inputs[0].is_cuda and not has_observers():
-        return _captured(kind, model, inputs, options).run(inputs)
+        return _captured(kind, model, inputs, options).run(inputs).result()
     with torch.inference_mode():  # a twentieth of a small model's time goes into what it leaves out
         search = kind(model, *inputs, **options)
         search.begin()
+        places, found = torch.arange(len(inputs[0])), []
         for _ in range(search.length):
             search.advance(model)
-            if bool(search.ended.any()) and bool(search.done()):
+            if not bool(search.ended.any()):
+                continue
+            done = search.done()
+            if bool(done.all()):
                 break
-    return search
+            if LEAVE * int(done.sum()) >= len(done):
+                found.append((places[done.cpu()], search.result().of(done)))
+                search.narrow(~done)
+                places = places[~done.cpu()]
+        found.append((places, search.result()))
+    return _join(found, search.end)
+
+
+def _join(found: list[tuple[Tensor, Decoded]], end: int) -> Decoded:
+    """Parts of a batch, each with its places there, as one."""
+    order = torch.cat([places for places, _ in found]).argsort()
+    parts = [part for _, part in found]
+    longest = max(part.tokens.shape[-1] for part in parts)
+    tokens = [F.pad(part.tokens, (0, longest - part.tokens.shape[-1]), value=end) for part in parts]
+    log_probs = [F.pad(part.log_probs, (0, longest - part.log_probs.shape[-1])) for part in parts]
+    lengths, scores = [part.lengths for part in parts], [part.scores for part in parts]
+    return Decoded(*(torch.cat(each)[order.to(each[0].device)] for each in (tokens, log_probs, lengths, scores)))
 
 
 class _Captured:
@@ -212,7 +248,7 @@ class _Captured:
             ours.copy_(new)
         self.first.replay()
         for i in range(1, self.search.length):
-            if i % LOOKS_EVERY == 0 and bool(self.search.done()):
+            if i % LOOKS_EVERY == 0 and bool(self.search.done().all()):
                 break
             self.next.replay()
         return self.search

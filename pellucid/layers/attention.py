@@ -1,13 +1,14 @@
 """Multi-head attention: the parameters, wired to `ops.attend`."""
 
 import torch
-import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
 from pellucid.layers.cache import KeysValues, KVCache
+from pellucid.layers.linear import Linear
 from pellucid.layers.norm import RMSNorm
 from pellucid.ops import attend
+from pellucid.ops.linear import linear
 from pellucid.ops.positions import rotary_angles, rotate
 
 
@@ -80,10 +81,10 @@ class MultiHeadAttention(nn.Module):
             raise ValueError(f"without an output projection the heads give {heads} × {value_width}, expected {width}")
         self.width, self.heads, self.kv_heads = width, heads, kv_heads
         self.beta, self.rotary, self.dropout = beta, rotary, dropout
-        self.q = nn.Linear(width, heads * key_width, bias=bias)
-        self.k = nn.Linear(key_input, kv_heads * key_width, bias=bias)
-        self.v = nn.Linear(value_input, kv_heads * value_width, bias=bias)
-        self.out = nn.Linear(heads * value_width, width, bias=bias) if out else nn.Identity()
+        self.q = Linear(width, heads * key_width, bias=bias)
+        self.k = Linear(key_input, kv_heads * key_width, bias=bias)
+        self.v = Linear(value_input, kv_heads * value_width, bias=bias)
+        self.out = Linear(heads * value_width, width, bias=bias) if out else nn.Identity()
         self.q_norm = RMSNorm(key_width) if qk_norm else nn.Identity()
         self.k_norm = RMSNorm(key_width) if qk_norm else nn.Identity()
 
@@ -111,8 +112,11 @@ class MultiHeadAttention(nn.Module):
             raise ValueError("cache, positions and rotary belong to self-attention; leave out the key tokens")
         if positions is not None and self.rotary is None:
             raise ValueError("positions turn queries and keys; build the attention with rotary=10_000")
-        if asking is not None and (causal or mask is not None or cache is not None):
-            raise ValueError("asking is for attention without mask, causal and cache, which count queries from the end")
+        if asking is not None and (causal or cache is not None or not (mask is None or _is_for_all(mask))):
+            raise ValueError(
+                "asking is for attention without causal, cache and a mask of each query's own, which count queries "
+                "from the end"
+            )
         angles = self._angles(query, positions, cache)
         if key is None and value is None and asking is None:
             q, k, v = self._self(query)
@@ -142,18 +146,22 @@ class MultiHeadAttention(nn.Module):
 
     @property
     def W_q(self) -> Float[Tensor, "d hk"]:
+        """Q = X·W_q, with tokens as rows; the heads stand side by side."""
         return self.q.weight.T
 
     @property
     def W_k(self) -> Float[Tensor, "d gk"]:
+        """K = X·W_k."""
         return self.k.weight.T
 
     @property
     def W_v(self) -> Float[Tensor, "d gv"]:
+        """V = X·W_v."""
         return self.v.weight.T
 
     @property
     def W_o(self) -> Float[Tensor, "hv d"]:
+        """Y = Z·W_o, where Z are the heads' mixtures side by side."""
         if not isinstance(self.out, nn.Linear):
             raise ValueError("this attention was built with out=False: it has no W_o")
         return self.out.weight.T
@@ -232,7 +240,7 @@ class MultiHeadAttention(nn.Module):
         _check_width(self.k, "key", x)
         weight = torch.cat([self.q.weight, self.k.weight, self.v.weight])
         bias = None if self.q.bias is None else torch.cat([self.q.bias, self.k.bias, self.v.bias])
-        parts = F.linear(x, weight, bias).split([each.out_features for each in (self.q, self.k, self.v)], dim=-1)
+        parts = linear(x, weight, bias).split([each.out_features for each in (self.q, self.k, self.v)], dim=-1)
         heads = (self.heads, self.kv_heads, self.kv_heads)
         q, k, v = (_split_heads(part, h) for part, h in zip(parts, heads, strict=True))
         return q, k, v
@@ -259,6 +267,11 @@ def _check_width(linear: nn.Linear, name: str, x: Tensor) -> None:
         raise ValueError(
             f"axis d (width): {name} tokens have shape {list(x.shape)}, expected (b t d) with d = {linear.in_features}"
         )
+
+
+def _is_for_all(mask: Tensor) -> bool:
+    """Whether all queries see the same keys."""
+    return mask.ndim < 2 or mask.shape[-2] == 1
 
 
 def _turn(x: Float[Tensor, "b h t d"], angles: Tensor | None) -> Float[Tensor, "b h t d"]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Literal, Self
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from pellucid.layers.attention import MultiHeadAttention
@@ -177,6 +177,12 @@ class DecoderCache:
 
     tokens: KVCache = field(default_factory=KVCache)
     context: KeysValues | None = None
+
+    def narrow(self, contexts: Bool[Tensor, " b"], rows: Bool[Tensor, " n"]) -> None:
+        """Keep what belongs to these contexts, and to these rows of tokens."""
+        self.tokens.narrow(rows)
+        if self.context is not None:
+            self.context = KeysValues(*(x[contexts] for x in self.context))
 
 
 class DecoderBlock(_Block):

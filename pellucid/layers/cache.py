@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 
@@ -45,6 +45,15 @@ class KVCache:
     def clear(self) -> None:
         """Forget all tokens; the room stays."""
         self._length = 0
+
+    def narrow(self, rows: Bool[Tensor, " b"]) -> None:
+        """Keep the tokens of these rows of the batch."""
+        if self._k is None or self._v is None:
+            return
+        k, v = (x[:, :, : self._length][rows] for x in (self._k, self._v))
+        self._k = self._v = None
+        self.clear()
+        self._write(k, v)
 
     def append(self, k: Float[Tensor, "b g new d"], v: Float[Tensor, "b g new e"]) -> KeysValues:
         """Add the new tokens' keys and values and return those of all tokens."""

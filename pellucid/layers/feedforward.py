@@ -7,6 +7,8 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from pellucid.layers.linear import Linear
+
 Activation = Literal["relu", "gelu", "quick_gelu", "swiglu"]
 
 
@@ -35,10 +37,10 @@ class FeedForward(nn.Module):
             raise ValueError(f"activation is {activation!r}; expected {', '.join(others)} or {last}")
         hidden = 4 * width if hidden is None else hidden
         self.activation = activation
-        self.inner = nn.Linear(width, hidden, bias=bias)
-        self.gate = nn.Linear(width, hidden, bias=bias) if activation == "swiglu" else None
+        self.inner = Linear(width, hidden, bias=bias)
+        self.gate = Linear(width, hidden, bias=bias) if activation == "swiglu" else None
         self.dropout = nn.Dropout(dropout) if dropout else nn.Identity()
-        self.outer = nn.Linear(hidden, width, bias=bias)
+        self.outer = Linear(hidden, width, bias=bias)
 
     def forward(self, x: Float[Tensor, "b t d"]) -> Float[Tensor, "b t d"]:
         if self.gate is not None:

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from pellucid.layers import DecoderBlock, DecoderCache, KVCache, LearnedPositions, SinusoidalPositions, TokenEmbedding
 from pellucid.layers.block import Placement
 from pellucid.layers.feedforward import Activation
+from pellucid.layers.linear import Linear
 from pellucid.layers.norm import NormKind, make_norm
 from pellucid.models.init import initialise
 from pellucid.models.pretrained import Pretrained
@@ -119,7 +120,7 @@ class CaptionDecoder(nn.Module):
             for i in range(c.layers)
         )
         self.norm = make_norm(c.norm_kind, width) if c.norm == "pre" else nn.Identity()
-        self.output = None if c.tied else nn.Linear(width, c.vocabulary)
+        self.output = None if c.tied else Linear(width, c.vocabulary)
         initialise(self, zero_branches=c.zero_branches)
 
     def forward(

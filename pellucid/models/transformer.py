@@ -17,6 +17,7 @@ from pellucid.layers import (
 )
 from pellucid.layers.block import Placement
 from pellucid.layers.feedforward import Activation
+from pellucid.layers.linear import Linear
 from pellucid.layers.norm import NormKind, make_norm
 from pellucid.models.init import initialise
 from pellucid.models.pretrained import Pretrained
@@ -157,7 +158,7 @@ class Transformer(nn.Module, Pretrained[TransformerConfig], config_class=Transfo
         self.dropout = nn.Dropout(config.dropout)
         self.encoder = Encoder(config)
         self.decoder = Decoder(config)
-        self.output = None if config.tied else nn.Linear(config.width, target_vocabulary)
+        self.output = None if config.tied else Linear(config.width, target_vocabulary)
         initialise(self, zero_branches=config.zero_branches)
 
     def forward(
