@@ -1,7 +1,7 @@
 """Pictures into batches: images/s from JPEG files to bytes of 224 × 224, and whether training is fed at its own rate.
 
-    python benchmarks/feeding.py --before ../b4f5393                # decoders beside each other
-    python benchmarks/feeding.py --files 4096 --train threads processes "kept decoded"    # on a GPU: ViT-S/16 is fed
+    python benchmarks/feeding.py --before ../b4f5393     # decoders beside each other; on a GPU: is ViT-S/16 fed?
+    python benchmarks/feeding.py --decoders --large 0 --files 4096 --train processes threads "kept decoded"
 
 The files are made from the photographs that come with the package. Every contestant is a process of its own with as
 many threads as there are cores; they take turns. Each brings the picture's middle to 224 × 224 by an antialiased
@@ -236,45 +236,78 @@ def contest(names: list[str], before: Path | None, files: dict[str, list[Path]],
 # Training
 
 
-def fed(folder: Path, names: list[str], batch: int, turns: int, seconds: float, how: dict[str, Any]) -> Table:
-    """The same engine fed with pictures in each way that there is, beside one batch again and again."""
-    from pellucid.data.loader import Loader
-    from pellucid.data.sources import DataConfig, load_images
+def fed(
+    folder: Path, names: list[str], batch: int, turns: int, seconds: float, limit: float, **how: Any
+) -> Iterator[Table]:
+    """The same engine fed with pictures in each way that there is, beside one batch again and again.
 
-    usual: dict[str, Any] = {"name": f"folder:{folder}", "size": (SIDE, SIDE), "zoom_into": "original"}
-    rows, engines = [], {}
-    with tempfile.TemporaryDirectory() as place:
-        for name in names:
-            kept, data, as_read, on_device = WAYS[name]
-            cached: dict[str, Any] = {"cache": place} if kept else {}
-            config = DataConfig(**usual, **data, **cached)
-            begun = time.perf_counter()
-            images: Any = load_images(config).train
-            ready = time.perf_counter() - begun
-            loader = Loader(images, batch, 0, DEVICE, zoom=as_read)
-            shares = ([(*share, pixels) for share, pixels in parts] for parts in loader.shares(0, 1_000_000))
-            one = next(shares)
-            if on_device not in engines:
-                engines[on_device] = make_engine(batch, on_device, images, one, **how)
-            engine = engines[on_device]
-            step, wait = lambda parts, engine=engine: engine._step(0, 100, parts), engine._synchronise
-            alone = rate(lambda parts: None, wait, shares, batch, seconds)
-            pairs = [
-                (rate(step, wait, shares, batch, seconds), rate(step, wait, repeat(one), batch, seconds))
-                for _ in range(turns)
-            ]
-            real, repeated = (statistics.median(each) for each in zip(*pairs, strict=True))
-            row = {"way": name, "feeding alone": alone, "fed": real, "one batch": repeated, "ratio": real / repeated}
-            rows.append(row | {"ready after": ready})
-            print(rows[-1], flush=True)
-            shares.close()
-            images.close()
+    The table as it stands after each row: who is stopped has lost nothing. limit: seconds after which no way is begun.
+    """
+    rows: list[dict[str, Any]] = []
     speed = Column("images/s")
     columns = {"way": Column(), "feeding alone": speed, "fed": speed, "one batch": speed, "ratio": Column("×", 3)}
     title = (
         f"ViT {how['size']}, patches of 16 at {SIDE} × {SIDE}, batch {batch}: fed with JPEGs, beside one repeated batch"
     )
-    return Table(title, columns | {"ready after": Column("s", 1)}, rows)
+    engines: dict[float, Any] = {}
+    begun = time.perf_counter()
+    with tempfile.TemporaryDirectory() as place:
+        for name in names:
+            if rows and time.perf_counter() - begun > limit:
+                tell(begun, f"{name}: left out, for there is no time left")
+                continue
+            row = feed_in_one_way(folder, Path(place), name, batch, turns, seconds, engines, begun, **how)
+            rows.append(row)
+            print(row, flush=True)
+            yield Table(title, columns | {"ready after": Column("s", 1)}, rows)
+
+
+def feed_in_one_way(
+    folder: Path,
+    place: Path,
+    name: str,
+    batch: int,
+    turns: int,
+    seconds: float,
+    engines: dict[float, Any],
+    begun: float,
+    **how: Any,
+) -> dict[str, Any]:
+    """A row of the table. engines: those that are compiled, by what they do to pictures."""
+    from pellucid.data.loader import Loader
+    from pellucid.data.sources import DataConfig, load_images
+
+    kept, data, as_read, on_device = WAYS[name]
+    usual: dict[str, Any] = {"name": f"folder:{folder}", "size": (SIDE, SIDE), "zoom_into": "original"}
+    started = time.perf_counter()
+    cached: dict[str, Any] = {"cache": str(place)} if kept else {}
+    images: Any = load_images(DataConfig(**usual, **data, **cached)).train
+    ready = time.perf_counter() - started
+    loader = Loader(images, batch, 0, DEVICE, zoom=as_read)
+    shares = ([(*share, pixels) for share, pixels in parts] for parts in loader.shares(0, 1_000_000))
+    try:
+        one = next(shares)
+        alone = rate(lambda parts: None, lambda: None, shares, batch, seconds)
+        tell(begun, f"{name}: {alone:,.0f} images/s alone")
+        if on_device not in engines:
+            engines[on_device] = make_engine(batch, on_device, images, one, **how)
+            tell(begun, "the engine is warm")
+        engine = engines[on_device]
+        step, wait = lambda parts: engine._step(0, 100, parts), engine._synchronise
+        pairs = [
+            (rate(step, wait, shares, batch, seconds), rate(step, wait, repeat(one), batch, seconds))
+            for _ in range(turns)
+        ]
+    finally:
+        shares.close()
+        images.close()
+    real, repeated = (statistics.median(each) for each in zip(*pairs, strict=True))
+    row = {"way": name, "feeding alone": alone, "fed": real, "one batch": repeated, "ratio": real / repeated}
+    return row | {"ready after": ready}
+
+
+def tell(begun: float, what: str) -> None:
+    print(f"  {time.perf_counter() - begun:.0f} s: {what}", flush=True)
 
 
 def make_engine(batch: int, zoom: float, images: Any, one: list[tuple[Any, ...]], *, size: str, compiled: bool) -> Any:
@@ -328,8 +361,9 @@ def main() -> None:
     parser.add_argument("--pictures", type=Path, help="JPEGs to use instead of making some, a folder for each class")
     parser.add_argument("--size", default="small")
     parser.add_argument("--batch", type=int, default=256)
-    parser.add_argument("--turns", type=int, default=3)
-    parser.add_argument("--seconds", type=float, default=3.0, help="of a turn of training")
+    parser.add_argument("--turns", type=int, default=2)
+    parser.add_argument("--seconds", type=float, default=2.0, help="of a turn of training")
+    parser.add_argument("--limit", type=float, default=90.0, help="seconds after which no other way to feed is begun")
     parser.add_argument("--eager", action="store_true", help="train without compiling")
     options = parser.parse_args()
     torch.set_float32_matmul_precision("high" if DEVICE.type == "cuda" else "highest")
@@ -341,14 +375,15 @@ def main() -> None:
         files = {"500 × 335": sorted(folder.rglob("*.jpg"))[: options.files]}
         if options.large:
             files["12 megapixels"] = make_files(Path(place) / "large", options.large, *KINDS["12 megapixels"])
-        if options.decoders:
-            tables["decoders"] = contest(options.decoders, options.before, files, options.rounds)
-        if options.train:
-            how = {"size": options.size, "compiled": not options.eager}
-            tables["training"] = fed(folder, options.train, options.batch, options.turns, options.seconds, how)
         settings = {f"{kind}, KB a file": round(kilobytes(paths)) for kind, paths in files.items()} | {"cores": CORES}
         libraries = ("Pillow", "simplejpeg", "torchvision", "opencv-python-headless", "pyvips")
-        keep("feeding", tables, DEVICE, settings=settings | {"rounds": options.rounds}, libraries=libraries)
+        how: dict[str, Any] = {"settings": settings | {"rounds": options.rounds}, "libraries": libraries}
+        if options.decoders:
+            tables["decoders"] = contest(options.decoders, options.before, files, options.rounds)
+            keep("feeding", tables, DEVICE, **how)
+        ways = (options.batch, options.turns, options.seconds, options.limit)
+        for table in fed(folder, options.train, *ways, size=options.size, compiled=not options.eager):
+            keep("feeding", tables | {"training": table}, DEVICE, **how)
 
 
 if __name__ == "__main__":

@@ -25,6 +25,20 @@ def one_graph_serves_every_step():
     assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 1
 
 
+def canvases_are_one_graph():
+    n = torch.arange(6)
+    images = torch.randint(256, (6, 4, 9, 7), dtype=torch.uint8) * (torch.arange(7) < 4)
+    images[:, 3] = 255 * (torch.arange(7) < 4)
+    config = Augment("alternating", 2, "reflect", 0.5, cutout=3, erasing=0.5, policy="trivial")
+
+    def run(step):
+        return augment(images, n, config, NORMALISE, seed=3, step=step, epoch=0, index=n, positions=n)
+
+    compiled = torch.compile(run, fullgraph=True, backend="aot_eager")
+    for step in (0, 1):
+        torch.testing.assert_close(compiled(torch.tensor(step)), run(step), rtol=0, atol=1e-6)
+
+
 def whole_numbers_stay_whole():
     """Generated code gives the same draws and the same bytes. It didn't for the minimum of bytes."""
     n = torch.arange(14 * 4)
@@ -42,5 +56,6 @@ if __name__ == "__main__":
     torch.manual_seed(0)
     torch.set_num_threads(1)
     one_graph_serves_every_step()
+    canvases_are_one_graph()
     whole_numbers_stay_whole()
     print("same")

@@ -486,7 +486,7 @@ def test_each_image_has_its_own_operation():
 @pytest.mark.parametrize("policy", ["randaugment", "trivial"])
 def test_policies_draw_every_operation_and_sign(policy, monkeypatch):
     seen = []
-    monkeypatch.setattr(room, "perturb", lambda images, *drawn, wide: (seen.append((*drawn, wide)), images)[1])
+    monkeypatch.setattr(room, "perturb", lambda images, *drawn, wide, sides: (seen.append((*drawn, wide)), images)[1])
     images = torch.zeros(2000, 3, 4, 4, dtype=torch.uint8)
     run(images, Augment(policy=policy) if policy == "trivial" else Augment(policy=policy, operations=3, magnitude=7))
     assert len(seen) == (1 if policy == "trivial" else 3)
@@ -521,6 +521,11 @@ def test_tiny_images_pass_through_the_policies():
         ({"zoom_side": 16}, "zoom_side is 16 and zoom 1.0; expected a side, and a zoom below 1"),
         ({"zoom_side": 0, "zoom": 0.5}, "zoom_side is 0 and zoom 0.5; expected a side"),
         ({"small": 0.95}, "small is 0.95; expected a share of the run, 0…0.9"),
+        (
+            {"small": 0.5, "smaller": 0.6},
+            "smaller is 0.6 with a side of 16, small 0.5 with 24; expected a smaller share",
+        ),
+        ({"small": 0.5, "smaller": 0.2, "smaller_side": 24}, "smaller is 0.2 with a side of 24, small 0.5 with 24; .*"),
         ({"small": 0.5, "small_side": 0}, "small_side is 0 and zoom_side None; expected one pixel or more"),
         ({"small": 0.5, "zoom": 0.5, "zoom_side": 24}, "small_side is 24 and zoom_side 24; .* and one of the two"),
         ({"erasing": 1.5}, "erasing is 1.5; expected a probability"),

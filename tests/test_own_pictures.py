@@ -93,6 +93,34 @@ def test_unreadable_images_can_be_tolerated_and_inspecting_says_what_training_wi
     say(capsys, *words, "--out", "two", "--data.tolerated", 0.05)
 
 
+def test_what_could_be_trained_on_can_be_evaluated_split_by_split(trained, capsys):
+    """One of 120 is less than a hundredth, and more than a hundredth of the ten images that validate."""
+    shutil.rmtree("ext")
+    write_pictures(Path("ext"), 60)
+    words = ["train", "vit_digits", *small(), "--data.name", "folder:ext"]
+    say(capsys, *words, "--out", "first")
+    (name, *_) = json.loads(Path("first/held_out.json").read_text())["validation"]
+    Path("ext", name).write_bytes(b"nothing")
+    say(capsys, *words, "--out", "again")
+    for model in ("first", "again"):
+        words = ("evaluate", model, "--data", "folder:ext", "--split", "validation")
+        assert json.loads(say(capsys, *words, "--json").out)["images"] == HELD_OUT - 1
+    for i in range(3):
+        Path(f"ext/cat/{i:02}.png").write_bytes(b"nothing")
+    assert (
+        "of 120 images can't be read"
+        in say(capsys, "evaluate", "again", "--data", "folder:ext", "--split", "all", code=2).err
+    )
+
+
+def test_a_picture_without_a_label_is_told_of_the_ways_out(trained, capsys):
+    Path("table.csv").write_text("file,label\next/cat/00.png,cat\next/dog/00.png,\n")
+    words = ["train", "vit_digits", *small(), "--data.name", "csv:table.csv", "--out", "other"]
+    assert "none or several of the classes may be true of a picture, give --data.several" in " ".join(
+        say(capsys, *words, code=2).err.split()
+    )
+
+
 def test_what_is_wrong_with_a_run_is_told_before_pictures_are_read(trained, capsys):
     """The pictures are unreadable now: whoever reads them first complains of them."""
     for path in Path("ext").rglob("*.png"):
@@ -101,6 +129,9 @@ def test_what_is_wrong_with_a_run_is_told_before_pictures_are_read(trained, caps
     words = ["train", "vit_digits", *small(), "--data.name", "folder:ext"]
     said = say(capsys, *words, "--out", "taken/run", code=2).err
     assert "taken" in said
+    assert "can't be read" not in said
+    said = say(capsys, *words, "--out", "run", code=2).err
+    assert "run already holds a run; go on with it by --resume run" in said
     assert "can't be read" not in said
     for path in Path("run").rglob("*.safetensors"):
         path.write_bytes(path.read_bytes()[:-100])

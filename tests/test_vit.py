@@ -129,7 +129,7 @@ def test_drop_token_keeps_places_with_their_patches():
         model = randomised(small(drop_token=0.5, positions=positions, pooling="mean"))
         x = torch.arange(16.0).view(1, 16, 1).expand(3, -1, 32).double()
         places = torch.arange(16.0)[:, None].expand(-1, 2)
-        some, where = model._drop_tokens(x, places)
+        some, where, _ = model._drop_tokens(x, places, None)
         assert some.shape == (3, 8, 32)
         assert (some[:, 1:, 0] > some[:, :-1, 0]).all()
         assert where is not None

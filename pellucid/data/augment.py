@@ -9,7 +9,7 @@ Axes: b batch, c channels, y rows, x columns.
 
 import math
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 import torch
 from jaxtyping import Bool, Float, Int, UInt8
@@ -18,7 +18,8 @@ from torch import Tensor
 from pellucid.data import draws
 from pellucid.data.draws import Count
 from pellucid.data.images import View
-from pellucid.data.policy import OPERATIONS, STRONGEST, gather_pixels, perturb, sample_pixels
+from pellucid.data.policy import OPERATIONS, STRONGEST, Sides, gather_pixels, in_pixels, perturb, sample_pixels
+from pellucid.ops.aspect import measure
 
 Key = tuple[Count, Count, Int[Tensor, " b"]]  # seed, step, positions
 Epoch = Count | Int[Tensor, " b"]  # the same for all, or each image its own
@@ -68,6 +69,10 @@ class Augment:
     """Share of the run, from its beginning, that sees images scaled down, which are fewer tokens (Tan & Le 2021)."""
     small_side: int = 24
     """Their shorter side, for small."""
+    smaller: float = 0.0
+    """Share of the run, from its beginning and part of `small`, that sees them smaller still."""
+    smaller_side: int = 16
+    """Their shorter side, for smaller."""
 
     def __post_init__(self) -> None:
         for name, choices in (("flip", Flip), ("crop_fill", CropFill), ("policy", Policy)):
@@ -85,6 +90,11 @@ class Augment:
             raise ValueError(f"zoom_side is {self.zoom_side} and zoom {self.zoom}; expected a side, and a zoom below 1")
         if not 0 <= self.small <= 0.9:
             raise ValueError(f"small is {self.small}; expected a share of the run, 0…0.9")
+        if self.smaller and not (0 < self.smaller < self.small and 1 <= self.smaller_side < self.small_side):
+            raise ValueError(
+                f"smaller is {self.smaller} with a side of {self.smaller_side}, small {self.small} with "
+                f"{self.small_side}; expected a smaller share, from 0, and a smaller side, from one pixel"
+            )
         if self.small_side < 1 or (self.small and self.zoom_side):
             raise ValueError(
                 f"small_side is {self.small_side} and zoom_side {self.zoom_side}; "
@@ -137,7 +147,7 @@ def augment(
     index: Tensor,
     positions: Tensor,
 ) -> Augmented:
-    """Bytes (b c y x) to float32, augmented and normalised.
+    """Bytes (b c y x) to float32, augmented and normalised. Images on canvases have a channel more, as they had before.
 
     index: (b) where each image stands in the dataset. positions: (b) where it stands in the global batch. A process
     that holds positions 2i and 2i + 1 side by side, from an even place on, mixes its pairs as one process would; an
@@ -153,23 +163,38 @@ def augment(
     """
     _check_images(images, normalise)
     _check_batch(images, {"labels": labels, "index": index, "positions": positions})
-    key = (seed, step, positions)
+    key, there, sides = (seed, step, positions), images[:, len(normalise.mean) :], None
+    if there.shape[1]:
+        check_canvases(config)
+        images, sides = images[:, : len(normalise.mean)], measure(there[:, 0])
     if config.zoom < 1:
-        images = _zoom(images, config, key)
+        images = _zoom(images, config, key, sides)
     if config.crop or config.flip != "none":
-        images = _flip_and_crop(images, config, key, epoch, index)
+        images = _flip_and_crop(images, config, key, epoch, index, sides)
     if config.policy != "none":
-        images = _apply_policy(images, config, key)
-    pixels = normalised(images, normalise)
+        images = _apply_policy(images, config, key, sides)
+    pixels = normalised(images if sides is None else torch.cat([images, there], 1), normalise)
     if config.cutout or config.erasing:
-        pixels = _erase(pixels, config, key)
+        pixels = _erase(pixels, config, key, sides)
     if config.mixup or config.cutmix:
         return _mix_pairs(pixels, labels, config, key)
     return Augmented(pixels, labels, labels, torch.ones(len(labels), device=labels.device))
 
 
+def check_canvases(config: Augment) -> None:
+    """A sentence if pictures of different shapes on canvases can't be augmented so."""
+    if config.mixup or config.cutmix or config.small or config.zoom_side:
+        raise ValueError(
+            "pictures that keep the ratio of their sides have grids of their own, which aren't mixed or made smaller; "
+            "leave mixup, cutmix, small and zoom_side out (--augment.cutmix 0)"
+        )
+
+
 def normalised(images: Tensor, normalise: Normalise) -> Tensor:
     """Bytes (b c y x) to float32 (b c y x): (pixel / 255 − mean) / std.
+
+    One channel more than there are means says where images are on their canvases: it becomes 1 there and 0 beside them,
+    and so do all channels beside them.
 
     >>> normalised(torch.tensor([[[[0, 255]]]], dtype=torch.uint8), Normalise((0.5,), (0.25,)))
     tensor([[[[-2.,  2.]]]])
@@ -178,20 +203,28 @@ def normalised(images: Tensor, normalise: Normalise) -> Tensor:
     pairs = list(zip(normalise.mean, normalise.std, strict=True))
     scale = _channels([1 / (255 * std) for _, std in pairs], images.device)
     shift = _channels([-mean / std for mean, std in pairs], images.device)
-    return images.float().mul_(scale).add_(shift)  # in place: most of an eager CPU's time goes into fresh pages
+    there = images[:, len(pairs) :]
+    # In place: most of an eager CPU's time goes into fresh pages.
+    pixels = images[:, : len(pairs)].float().mul_(scale).add_(shift)
+    return torch.cat([pixels.mul_(there > 0), (there > 0).float()], 1) if there.shape[1] else pixels
 
 
-def _zoom(images: UInt8[Tensor, "b c y x"], config: Augment, key: Key) -> UInt8[Tensor, "b c _y _x"]:
-    """A part of each image, scaled to all of it: between pixels, in 256ths of their distance."""
+def _zoom(
+    images: UInt8[Tensor, "b c y x"], config: Augment, key: Key, sides: Sides | None = None
+) -> UInt8[Tensor, "b c _y _x"]:
+    """A part of each image, scaled to all of it: between pixels, in 256ths of their distance.
+
+    Of images with sides of their own the part has their ratio.
+    """
     share, ratio = draws.uniform(*key, range(ZOOM, ZOOM + 2)).unbind()
     area = config.zoom + (1 - config.zoom) * share
-    stretch = ((2 * ratio - 1) * math.log(4 / 3)).exp()
+    stretch = ((2 * ratio - 1) * math.log(4 / 3)).exp() if sides is None else torch.ones_like(ratio)
     x = images.int()
-    for dim, sides in ((2, area * stretch), (3, area / stretch)):
-        whole = images.shape[dim]
-        part = (whole * sides.sqrt()).round().long().clamp(1, whole)
+    for dim, cut in ((2, area * stretch), (3, area / stretch)):
+        whole: Any = images.shape[dim] if sides is None else sides[dim - 2]
+        part = (whole * cut.sqrt()).round().long().clamp(min=1).clamp(max=whole)
         first = draws.integers(*key, ZOOM + dim, whole - part + 1)
-        x = _scale(x, dim, first, part, config.zoom_side or whole)
+        x = _scale(x, dim, first, part, config.zoom_side or images.shape[dim], None if sides is None else whole)
     return ((x + (1 << 15)) >> 16).to(torch.uint8)
 
 
@@ -211,11 +244,15 @@ def shrink(images: UInt8[Tensor, "b c y x"], side: int) -> UInt8[Tensor, "b c _y
     return ((x + (1 << 15)) >> 16).to(torch.uint8)
 
 
-def _scale(x: Tensor, dim: int, first: Int[Tensor, " b"], part: Int[Tensor, " b"], side: int) -> Tensor:
-    """Of each image the `part` pixels from `first` on brought to `side`, times 256."""
+def _scale(
+    x: Tensor, dim: int, first: Int[Tensor, " b"], part: Int[Tensor, " b"], side: int, own: Tensor | None = None
+) -> Tensor:
+    """Of each image the `part` pixels from `first` on brought to `side`, or to its own of so many, times 256."""
     whole = x.shape[dim]
     place = torch.arange(side, device=x.device)
-    at = (2 * place + 1) * (128 * part[:, None]) // side - 128  # the middle of each new pixel
+    at = (2 * place + 1) * (128 * part[:, None]) // (
+        side if own is None else own[:, None]
+    ) - 128  # the middle of each new pixel
     at = at.clamp(min=0).minimum(256 * (part[:, None] - 1)) + 256 * first[:, None]
     at = at[:, None, :, None] if dim == 2 else at[:, None, None, :]
     before, further = at >> 8, (at & 255).int()
@@ -237,14 +274,22 @@ def draw_views(zoom: float, key: Key) -> list[View]:
 
 
 def _flip_and_crop(
-    images: UInt8[Tensor, "b c y x"], config: Augment, key: Key, epoch: Epoch, index: Int[Tensor, " b"]
+    images: UInt8[Tensor, "b c y x"],
+    config: Augment,
+    key: Key,
+    epoch: Epoch,
+    index: Int[Tensor, " b"],
+    sides: Sides | None = None,
 ) -> UInt8[Tensor, "b c y x"]:
     """Flipped, then shifted: each pixel asks where in the image it comes from."""
     height, width = images.shape[-2:]
     row = torch.arange(height, device=images.device)[None, :, None]
     column = torch.arange(width, device=images.device)[None, None]
+    if sides is not None:
+        height, width = map(in_pixels, sides)
+        row, column = row.clamp(max=height - 1), column.clamp(max=width - 1)
     if config.crop:
-        if config.crop_fill == "reflect" and config.crop >= min(height, width):
+        if config.crop_fill == "reflect" and config.crop >= min(images.shape[-2:]):
             raise ValueError(
                 f"crop is {config.crop} pixels of reflection, expected less than the image's {height} × {width}; "
                 "use crop_fill='zero'"
@@ -257,7 +302,9 @@ def _flip_and_crop(
     if config.flip != "none":
         column = torch.where(flips(config, key, epoch, index)[:, None, None], width - 1 - column, column)
     if config.crop and config.crop_fill == "zero":
-        return sample_pixels(images, row, column)
+        return sample_pixels(images, row, column, sides)
+    if sides is not None:  # one may be narrower than the margin
+        row, column = row.clamp(min=0).clamp(max=height - 1), column.clamp(min=0).clamp(max=width - 1)
     return gather_pixels(images, row, column)
 
 
@@ -270,7 +317,9 @@ def flips(config: Augment, key: Key, epoch: Epoch, index: Int[Tensor, " b"]) -> 
     return (draws.integers(key[0], 0, index, ALTERNATE, 2) + epoch) % 2 == 1
 
 
-def _apply_policy(images: UInt8[Tensor, "b c y x"], config: Augment, key: Key) -> UInt8[Tensor, "b c y x"]:
+def _apply_policy(
+    images: UInt8[Tensor, "b c y x"], config: Augment, key: Key, sides: Sides | None = None
+) -> UInt8[Tensor, "b c y x"]:
     if images.shape[1] not in (1, 3):
         raise ValueError(f"axis c (channels): policy={config.policy!r} knows grey and RGB; got {images.shape[1]}")
     wide = config.policy == "trivial"
@@ -281,18 +330,22 @@ def _apply_policy(images: UInt8[Tensor, "b c y x"], config: Augment, key: Key) -
     )
     level = (2 * sign - 1) * (level if wide else config.magnitude)
     for i in range(n):
-        images = perturb(images, operation[i], level[i], wide=wide)
+        images = perturb(images, operation[i], level[i], wide=wide, sides=sides)
     return images
 
 
-def _erase(pixels: Float[Tensor, "b c y x"], config: Augment, key: Key) -> Float[Tensor, "b c y x"]:
+def _erase(
+    pixels: Float[Tensor, "b c y x"], config: Augment, key: Key, sides: Sides | None = None
+) -> Float[Tensor, "b c y x"]:
     """Boxes of zeros, which is the mean after normalisation. The pixels are written over: nobody else holds them."""
-    height, width = pixels.shape[-2:]
+    canvas = pixels.shape[-2:]
+    height, width = canvas if sides is None else sides
+    colours = pixels if sides is None else pixels[:, :-1]  # a part of an image that is erased is still there
     if config.cutout:
         y, x = _anywhere(key, CUTOUT, height, width)
         side = torch.full_like(y, config.cutout)
-        rows, columns = _box(y - side // 2, x - side // 2, side, side, height, width)
-        pixels.mul_(_around(rows & columns))  # masked_fill_ takes thirty times as long on a CPU
+        rows, columns = _box(y - side // 2, x - side // 2, side, side, *canvas)
+        colours.mul_(_around(rows & columns))  # masked_fill_ takes thirty times as long on a CPU
     if config.erasing:
         chosen = draws.uniform(*key, ERASE) < config.erasing
         area, ratio = draws.uniform(*key, range(SHAPE, SHAPE + 2)).double().unbind()
@@ -303,8 +356,8 @@ def _erase(pixels: Float[Tensor, "b c y x"], config: Augment, key: Key) -> Float
         tall = (area * height * width * ratio).sqrt().round().long()
         wide = (area * height * width / ratio).sqrt().round().long()
         top, left = _anywhere(key, CORNER, height - tall + 1, width - wide + 1)
-        rows, columns = _box(top, left, tall, wide, height, width)
-        pixels.mul_(_around(rows & columns & chosen[:, None, None, None]))
+        rows, columns = _box(top, left, tall, wide, *canvas)
+        colours.mul_(_around(rows & columns & chosen[:, None, None, None]))
     return pixels
 
 
@@ -377,7 +430,7 @@ def _channels(values: list[float], device: torch.device) -> Float[Tensor, "c 1 1
 def _check_images(images: Tensor, normalise: Normalise) -> None:
     if images.ndim != 4 or images.dtype != torch.uint8:
         raise ValueError(f"images must be bytes (b c y x); got {images.dtype} of shape {list(images.shape)}")
-    if images.shape[1] != len(normalise.mean):
+    if images.shape[1] not in (len(normalise.mean), len(normalise.mean) + 1):
         raise ValueError(f"axis c (channels): images have {images.shape[1]}, normalise has {len(normalise.mean)}")
 
 

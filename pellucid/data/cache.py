@@ -20,8 +20,9 @@ import torch
 from torch import Tensor
 
 from pellucid.config import read_json
+from pellucid.data.aspect import Area, Goal
 from pellucid.data.decoding import Decoders, Item
-from pellucid.data.images import ImageHeader, Size, View, bring_to_size
+from pellucid.data.images import ImageHeader, View, bring_to_size
 from pellucid.files import make_folder, sync
 
 log = logging.getLogger("pellucid")
@@ -41,7 +42,7 @@ class KeptImage:
     shape: tuple[int, int, int]
     failure: str = ""
 
-    def decode(self, size: Size | None, channels: int, view: View | None = None) -> Tensor:
+    def decode(self, size: Goal | None, channels: int, view: View | None = None) -> Tensor:
         if self.failure:
             raise ValueError(self.failure)
         count = int(np.prod(self.shape))
@@ -63,13 +64,16 @@ class KeptImage:
 
 
 def keep_decoded(
-    items: Sequence[Item], folder: Path, size: Size, channels: int, side: int | None = None, processes: int = 0
+    items: Sequence[Item], folder: Path, size: Goal, channels: int, side: int | None = None, processes: int = 0
 ) -> list[KeptImage]:
     """The images as they lie decoded below a folder, which are decoded now if they aren't there yet.
 
     They are kept as `decode` brings them to `size`; with a `side`, whole, their shorter side at most that long.
     """
-    about = {"layout": LAYOUT, "size": side or list(size), "channels": channels, "images": len(items)}
+    box = size.size if isinstance(size, Area) else size
+    about = {"layout": LAYOUT, "size": side or list(box), "channels": channels, "images": len(items)}
+    if isinstance(size, Area) and not side:
+        about["patch"] = list(size.patch)
     digest = hashlib.sha256(json.dumps(about).encode())
     for item in items:
         digest.update(f"{item.name}\0{_n_bytes(item)}\0".encode())
@@ -78,7 +82,7 @@ def keep_decoded(
     starts = range(0, len(items), PER_FILE)
     missing = [start for start in starts if _read_part(place, start, channels) is None]
     if missing:
-        n_bytes = min(len(items), PER_FILE * len(missing)) * channels * size[0] * size[1]
+        n_bytes = min(len(items), PER_FILE * len(missing)) * channels * box[0] * box[1]
         if (free := shutil.disk_usage(place).free) < n_bytes:
             raise ValueError(
                 f"{place} has {free / 1e9:.1f} GB left; the decoded images take about {n_bytes / 1e9:.1f} GB"
@@ -97,7 +101,13 @@ def keep_decoded(
 
 
 def _fill(
-    place: Path, items: Sequence[Item], missing: list[int], size: Size, channels: int, side: int | None, processes: int
+    place: Path,
+    items: Sequence[Item],
+    missing: list[int],
+    size: Goal,
+    channels: int,
+    side: int | None,
+    processes: int,
 ) -> None:
     """Write the parts that aren't there, beginning elsewhere in each process; others may be there before us."""
     rank, world = (int(os.environ.get(name, default)) for name, default in (("RANK", "0"), ("WORLD_SIZE", "1")))
@@ -119,16 +129,17 @@ def _fill(
 
 
 def _write_part(
-    place: Path, start: int, items: Sequence[Item], decoders: Decoders, size: Size, channels: int, side: int | None
+    place: Path, start: int, items: Sequence[Item], decoders: Decoders, size: Goal, channels: int, side: int | None
 ) -> None:
-    if side is None:
+    if side is None and not isinstance(size, Area):
         out = torch.empty(len(items), channels, *size, dtype=torch.uint8)
-        failures = [each for part in decoders.begin(out, items, [None] * len(items)) for each in part.result()]
+        begun = decoders.begin(out, items, [None] * len(items), size, channels)
+        failures = [each for part in begun for each in part.result()]
         answers: list[Tensor | ValueError] = [
             pixels if failure is None else failure for pixels, failure in zip(out, failures, strict=True)
         ]
     else:
-        answers = list(decoders.pool.map(lambda item: _shortened(item, side, channels), items))
+        answers = list(decoders.pool.map(lambda item: _in_its_ratio(item, side or size, channels), items))
 
     def write(path: Path) -> None:
         with path.open("wb") as file:
@@ -153,11 +164,13 @@ def _put(path: Path, write: Callable[[Path], Any]) -> None:
     sync(path.parent)
 
 
-def _shortened(item: Item, side: int, channels: int) -> Tensor | ValueError:
-    """The whole picture, its shorter side at most so long."""
+def _in_its_ratio(item: Item, size: int | Goal, channels: int) -> Tensor | ValueError:
+    """The whole picture: its shorter side at most so long, or as large as an area says."""
     try:
+        if not isinstance(size, int):
+            return item.decode(size, channels)
         header = item.probe()
-        share = min(1.0, side / min(header.height, header.width))
+        share = min(1.0, size / min(header.height, header.width))
         return item.decode((max(1, round(header.height * share)), max(1, round(header.width * share))), channels)
     except ValueError as error:
         return error

@@ -9,7 +9,8 @@ from pathlib import Path
 
 from torch import Tensor
 
-from pellucid.data.images import ImageHeader, Size, View, decode, probe
+from pellucid.data.aspect import Goal
+from pellucid.data.images import ImageHeader, View, decode, probe
 from pellucid.data.listings import some
 from pellucid.data.opener import SUFFIXES
 from pellucid.data.sentences import one_line
@@ -31,7 +32,7 @@ class PictureFile:
     def label(self) -> str:
         return self.file.name if isinstance(self.file, Member) else str(self.file)
 
-    def decode(self, size: Size | None, channels: int, view: View | None = None) -> Tensor:
+    def decode(self, size: Goal | None, channels: int, view: View | None = None) -> Tensor:
         return decode(self.content(), size, channels, name=self.label(), fit="stretch", view=view)
 
     def probe(self) -> ImageHeader:

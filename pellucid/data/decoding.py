@@ -17,15 +17,19 @@ import weakref
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import count
 from typing import IO, Any, Protocol
 
 import numpy as np
+import torch
 from jaxtyping import UInt8
 from torch import Tensor
 
-from pellucid.data.images import ImageHeader, Size, View
+from pellucid.data.aspect import Goal, put
+from pellucid.data.images import ImageHeader, View
 
-AT_ONCE = 8  # pictures that a thread or process is given: enough that asking costs little beside decoding
+AT_ONCE = 8  # pictures that a thread or process is given at most: so many that asking costs little beside decoding
+IN_HAND = 2  # times that; a process that had to wait for its next ones would wait for Python's lock here
 MOST_THREADS = 4  # cores up to which threads don't wait for each other
 PIPE = 1 << 20  # bytes that a pipe holds, where the system lets us say so
 
@@ -37,17 +41,19 @@ class Item(Protocol):
 
     @property
     def name(self) -> str: ...
-    def decode(self, size: Size | None, channels: int, view: View | None = None) -> Tensor: ...
+    def decode(self, size: Goal | None, channels: int, view: View | None = None) -> Tensor: ...
     def probe(self) -> ImageHeader: ...
     def n_bytes(self) -> int: ...
 
 
-def decode_into(out: np.ndarray, items: Sequence[Item], views: Sequence[View | None], channels: int) -> Failures:
-    """Fill `out` (b c y x) with the pictures, each brought to its size."""
+def decode_into(
+    out: np.ndarray, items: Sequence[Item], views: Sequence[View | None], size: Goal, channels: int
+) -> Failures:
+    """Fill `out` (b c y x) with the pictures, each brought to this size."""
     failures: Failures = []
     for row, item, view in zip(out, items, views, strict=True):
         try:
-            row[...] = item.decode(row.shape[1:], channels, view).numpy()
+            put(row, item.decode(size, channels, view).numpy())
             failures.append(None)
         except ValueError as error:
             failures.append(error)
@@ -62,29 +68,42 @@ class Decoders:
     """
 
     def __init__(self, threads: int | None = None, processes: int = 0):
-        count = processes or threads or cores()
-        self.pool = ThreadPoolExecutor(count, thread_name_prefix="pellucid-decode")
-        self.processes, self.mine = processes, threading.local()
+        self.workers = processes or threads or cores()
+        threads = self.workers * (IN_HAND if processes else 1)
+        self.pool = ThreadPoolExecutor(threads, thread_name_prefix="pellucid-decode")
+        self.processes, self.mine, self.taken, self.starting = processes, threading.local(), count(), threading.Lock()
         self.started: list[_Process] = []
         self.close = weakref.finalize(self, _end, self.pool, self.started)
 
     def begin(
-        self, out: UInt8[Tensor, "b c y x"], items: Sequence[Item], views: Sequence[View | None]
+        self,
+        out: UInt8[Tensor, "b c y x"],
+        items: Sequence[Item],
+        views: Sequence[View | None],
+        size: Goal,
+        channels: int,
     ) -> list[Future[Failures]]:
         """Have `out` filled with these pictures; what comes later are the failures, a few pictures at a time."""
-        rows = out.numpy()
-        return [
-            self.pool.submit(self._decode, rows[i : i + AT_ONCE], items[i : i + AT_ONCE], views[i : i + AT_ONCE])
-            for i in range(0, len(items), AT_ONCE)
-        ]
+        rows, n = out.numpy(), min(AT_ONCE, max(1, len(items) // self.workers))  # of few, each its share
+        blocks = (slice(i, i + n) for i in range(0, len(items), n))
+        return [self.pool.submit(self._decode, rows[at], items[at], views[at], size, channels) for at in blocks]
 
-    def _decode(self, out: np.ndarray, items: Sequence[Item], views: Sequence[View | None]) -> Failures:
+    def _decode(
+        self, out: np.ndarray, items: Sequence[Item], views: Sequence[View | None], size: Goal, channels: int
+    ) -> Failures:
         if not self.processes:
-            return decode_into(out, items, views, out.shape[1])
+            return decode_into(out, items, views, size, channels)
         if not hasattr(self.mine, "process"):
-            self.mine.process = _Process()
-            self.started.append(self.mine.process)
-        return self.mine.process.decode_into(out, items, views)
+            self.mine.process = self._take_process()
+        return self.mine.process.decode_into(out, items, views, size, channels)
+
+    def _take_process(self) -> "_Process":
+        """The one that a thread asks from now on: each is begun by the first of its threads."""
+        with self.starting:
+            number = next(self.taken) % self.processes
+            if number == len(self.started):
+                self.started.append(_Process())
+            return self.started[number]
 
 
 def _end(pool: ThreadPoolExecutor, started: list["_Process"]) -> None:
@@ -106,7 +125,7 @@ def usual_processes() -> int:
 
 
 class _Process:
-    """A process that decodes for one thread of this one."""
+    """A process that decodes for a few threads of this one, in the order in which they ask."""
 
     def __init__(self) -> None:
         words = [sys.executable, "-c", f"import sys; sys.path[:] = {json.dumps(sys.path)}; {ENTRY}"]
@@ -114,14 +133,28 @@ class _Process:
         self.stdin: Any = self.process.stdin
         self.stdout: Any = self.process.stdout
         _widen(self.stdout)
+        self.asking, self.turns = threading.Lock(), threading.Condition()
+        self.asked = self.answered = 0
 
-    def decode_into(self, out: np.ndarray, items: Sequence[Item], views: Sequence[View | None]) -> Failures:
+    def decode_into(
+        self, out: np.ndarray, items: Sequence[Item], views: Sequence[View | None], size: Goal, channels: int
+    ) -> Failures:
+        question = pickle.dumps((out.shape, [_detached(item) for item in items], views, size, channels))
         try:
-            _send(self.stdin, pickle.dumps((out.shape, [_detached(item) for item in items], views)))
-            length = int.from_bytes(_receive(self.stdout, bytearray(8)))
-            failures = pickle.loads(_receive(self.stdout, bytearray(length)))
-            _receive(self.stdout, out.reshape(-1))
-        except (OSError, EOFError) as error:
+            with self.asking:
+                _send(self.stdin, question)
+                turn, self.asked = self.asked, self.asked + 1
+            with self.turns:
+                self.turns.wait_for(lambda: self.answered == turn)
+            try:
+                length = int.from_bytes(_receive(self.stdout, bytearray(8)))
+                failures = pickle.loads(_receive(self.stdout, bytearray(length)))
+                _receive(self.stdout, out.reshape(-1))
+            finally:  # whoever is next meets the same end
+                with self.turns:
+                    self.answered += 1
+                    self.turns.notify_all()
+        except (OSError, EOFError, ValueError) as error:
             raise ValueError(
                 "a process that decodes images has ended, perhaps for want of memory; go on with fewer (data.workers)"
             ) from error
@@ -142,7 +175,7 @@ class _Unreadable:
     name: str
     error: str
 
-    def decode(self, size: Size | None, channels: int, view: View | None = None) -> Tensor:
+    def decode(self, size: Goal | None, channels: int, view: View | None = None) -> Tensor:
         raise ValueError(self.error)
 
 
@@ -160,16 +193,17 @@ ENTRY = "from pellucid.data.decoding import serve; serve()"
 def serve() -> None:
     """The process's whole life: pictures are named on its standard input, their bytes leave on its output."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the one that trains
+    torch.set_num_threads(1)  # as many for each process as there are cores wait for each other eight times as long
     answers = os.fdopen(os.dup(1), "wb", buffering=0)
     os.dup2(2, 1)  # what a decoder prints must not stand between the bytes
     questions = os.fdopen(0, "rb", buffering=0)
     while True:
         try:
-            shape, items, views = pickle.loads(
+            shape, *asked = pickle.loads(
                 _receive(questions, bytearray(int.from_bytes(_receive(questions, bytearray(8)))))
             )
             out = np.empty(shape, dtype=np.uint8)
-            failures = [failure and str(failure) for failure in decode_into(out, items, views, shape[1])]
+            failures = [failure and str(failure) for failure in decode_into(out, *asked)]
             _send(answers, pickle.dumps(failures))
             _write(answers, out.reshape(-1).data)
         except (EOFError, BrokenPipeError):

@@ -11,7 +11,8 @@ from jaxtyping import UInt8
 from PIL import Image
 from torch import Tensor
 
-from pellucid.data.jpeg import decode_plain
+from pellucid.data.aspect import Area, Goal
+from pellucid.data.jpeg import decode_alone, decode_plain
 from pellucid.data.opener import MAX_PIXELS, TURNED, File, check_sides, opened, orientation
 from pellucid.data.sentences import one_line, reason
 
@@ -49,6 +50,7 @@ class ImageSet:
     labels: Tensor
     classes: tuple[str, ...]
     names: tuple[str, ...] = ()  # of their files, where they had some
+    area: Area | None = None  # that they were brought to by their own ratios; then they lie on canvases
 
     def __post_init__(self) -> None:
         if self.images.dtype != torch.uint8 or self.images.dim() != 4:
@@ -65,7 +67,7 @@ class ImageSet:
 
     @property
     def shape(self) -> tuple[int, int, int]:
-        """(channels, height, width) of every image."""
+        """(channels, height, width) of every image; of one on a canvas, of that."""
         c, y, x = self.images.shape[1:]
         return c, y, x
 
@@ -76,7 +78,7 @@ class ImageSet:
     def subset(self, indices: Tensor) -> "ImageSet":
         """The images at these indices, as a set of their own."""
         names = tuple(self.names[i] for i in torch.arange(len(self))[indices].tolist()) if self.names else ()
-        return ImageSet(self.images[indices], self.labels[indices], self.classes, names)
+        return ImageSet(self.images[indices], self.labels[indices], self.classes, names, self.area)
 
     def name_of(self, place: int) -> str:
         """The name of an image's file, or its number."""
@@ -129,7 +131,7 @@ class ImageHeader(NamedTuple):
 
 def decode(
     file: File,
-    size: Size | None = None,
+    size: Goal | None = None,
     channels: int = 3,
     max_pixels: int = MAX_PIXELS,
     *,
@@ -140,8 +142,9 @@ def decode(
     """The pixels of an image file, upright, on white where it is transparent; one sentence if it can't be read.
 
     With a `size` of (height, width) the image is scaled (bicubic, antialiased): to cover it, and its centre is kept;
-    or, with fit="stretch", to be all of it. With a `view` that part of it becomes the whole. A JPEG that is much larger
-    is decoded at a half, a quarter or an eighth of its sides. `name` is what messages call it.
+    or, with fit="stretch", to be all of it. With an `Area` it keeps the ratio of its sides. With a `view` that part
+    of it becomes the whole. A JPEG that is much larger is decoded at a half, a quarter or an eighth of its sides.
+    `name` is what messages call it.
 
     >>> import io
     >>> stream = io.BytesIO()
@@ -154,8 +157,15 @@ def decode(
         raise ValueError(f"channels is {channels}; expected 1 (grey) or 3 (colour)")
     if fit not in ("cover", "stretch"):
         raise ValueError(f"fit is {fit!r}; expected 'cover' or 'stretch'")
+
+    def choose(height: int, width: int) -> int:
+        return 1 if size is None else _shrinkage(height, width, size, fit, view)
+
+    pixels = decode_alone(file, channels, max_pixels, choose)
+    if pixels is not None:
+        return bring_to_size(torch.from_numpy(pixels).permute(2, 0, 1), size, fit, view)
     with opened(file, name, max_pixels) as image:
-        shrink = 1 if size is None or image.format != "JPEG" else _shrinkage(image, size, fit, view)
+        shrink = 1 if size is None or image.format != "JPEG" else choose(*_upright_sides(image))
         pixels = decode_plain(image, channels, shrink)
         if pixels is not None:
             return bring_to_size(torch.from_numpy(pixels).permute(2, 0, 1), size, fit, view)
@@ -167,19 +177,18 @@ def decode(
 def probe(file: File, max_pixels: int = MAX_PIXELS, *, name: str | None = None) -> ImageHeader:
     """Height, width (upright) and whether it is grey, from the header alone."""
     with opened(file, name, max_pixels) as image:
-        width, height = image.size
-        if orientation(image) in TURNED:
-            width, height = height, width
-        return ImageHeader(height, width, image.mode in GREY)
+        return ImageHeader(*_upright_sides(image), image.mode in GREY)
 
 
-def check_size(size: Size | None) -> None:
+def check_size(size: Goal | None) -> None:
+    if isinstance(size, Area):
+        return
     if size is not None and (len(size) != 2 or min(size) < 1):
         raise ValueError(f"size is {size}; expected (height, width), one or more pixels each")
 
 
 def to_tensor(
-    image: Image.Image, size: Size | None = None, fit: Fit = "cover", view: View | None = None
+    image: Image.Image, size: Goal | None = None, fit: Fit = "cover", view: View | None = None
 ) -> UInt8[Tensor, "c y x"]:
     """A grey or RGB picture as a tensor, brought to `size` if one is given."""
     pixels = np.array(image, dtype=np.uint8).reshape(image.height, image.width, -1)
@@ -187,18 +196,28 @@ def to_tensor(
 
 
 def bring_to_size(
-    picture: UInt8[Tensor, "c h w"], size: Size | None = None, fit: Fit = "cover", view: View | None = None
+    picture: UInt8[Tensor, "c h w"], size: Goal | None = None, fit: Fit = "cover", view: View | None = None
 ) -> UInt8[Tensor, "c y x"]:
     """A picture in this size, as `decode` says; in its own if none is given.
 
     PyTorch's kernel for bytes: where the processor has AVX2 it takes a fifth of Pillow's time.
     """
     if size is not None:
-        top, left, height, width = _box(picture.shape[1], picture.shape[2], size, fit, view)
+        (top, left, height, width), size = _place(picture.shape[1], picture.shape[2], size, fit, view)
         picture = picture[:, top : top + height, left : left + width]
     if size is None or size == picture.shape[1:]:  # NumPy's copy: PyTorch's would start threads in each of ours
         return torch.from_numpy(np.ascontiguousarray(picture.numpy()))
     return F.interpolate(picture[None], size, mode="bicubic", antialias=True)[0].contiguous()
+
+
+def _place(height: int, width: int, size: Goal, fit: Fit, view: View | None) -> tuple[tuple[int, int, int, int], Size]:
+    """What of a picture is brought to which size; of one that keeps its ratio, what its whole patches don't cut off."""
+    if not isinstance(size, Area):
+        return _box(height, width, size, fit, view), size
+    top, left, tall, wide = (0, 0, height, width) if view is None else view.box(height, width)
+    own = size.of(tall, wide)
+    below, beside, tall, wide = _box(tall, wide, own, "cover", None)
+    return (top + below, left + beside, tall, wide), own
 
 
 def _box(height: int, width: int, size: Size, fit: Fit, view: View | None) -> tuple[int, int, int, int]:
@@ -214,13 +233,15 @@ def _box(height: int, width: int, size: Size, fit: Fit, view: View | None) -> tu
     return (height - tall) // 2, (width - wide) // 2, tall, wide
 
 
-def _shrinkage(image: Image.Image, size: Size, fit: Fit, view: View | None) -> int:
-    """8, 4 or 2 if a JPEG's sides can be divided by that while it is decoded, else 1."""
+def _upright_sides(image: Image.Image) -> Size:
     width, height = image.size
-    if orientation(image) in TURNED:
-        width, height = height, width
-    _, _, tall, wide = _box(height, width, size, fit, view)
-    left = min(tall / size[0], wide / size[1])
+    return (width, height) if orientation(image) in TURNED else (height, width)
+
+
+def _shrinkage(height: int, width: int, size: Goal, fit: Fit, view: View | None) -> int:
+    """8, 4 or 2 if a JPEG's sides can be divided by that while it is decoded, else 1."""
+    (_, _, tall, wide), own = _place(height, width, size, fit, view)
+    left = min(tall / own[0], wide / own[1])
     return next((times for times in (8, 4, 2) if left >= GAP * times), 1)
 
 

@@ -38,7 +38,10 @@ def list_labels(table: Path, folder: Path | None = None, *, several: bool = Fals
             "or give a column of 0 and 1 for each class"
         )
     if not several and (row := next((row for row, names in zip(rows, named, strict=True) if names == ("",)), None)):
-        raise ValueError(f"{table} has no label for {row[image]!r}")
+        raise ValueError(
+            f"{table} has no label for {row[image]!r}; give it one, or, if none or several of the classes may be true "
+            "of a picture, give --data.several"
+        )
     own = [header[place] for place in columns] if label is None else {name for names in named for name in names}
     classes = tuple(own if label is None else sorted(own, key=lambda name: (len(name) * name.isdecimal(), name)))
     return _listing(table, folder or table.parent, [row[image] for row in rows], named, classes, several, [

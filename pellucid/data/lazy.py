@@ -15,11 +15,11 @@ from jaxtyping import UInt8
 from PIL import Image
 from torch import Tensor
 
+from pellucid.data.aspect import Area, Goal, join, put, shape_in_batch
 from pellucid.data.decoding import Decoders, Failures, Item, cores
 from pellucid.data.images import (
     ImageHeader,
     ImageSet,
-    Size,
     View,
     check_labels,
     check_size,
@@ -41,7 +41,7 @@ class ImageFile:
     name: str
     path: Path
 
-    def decode(self, size: Size | None, channels: int, view: View | None = None) -> Tensor:
+    def decode(self, size: Goal | None, channels: int, view: View | None = None) -> Tensor:
         return decode(self.path, size, channels, view=view)
 
     def probe(self) -> ImageHeader:
@@ -58,7 +58,7 @@ class ImageInMemory:
     name: str
     pixels: Tensor
 
-    def decode(self, size: Size | None, channels: int, view: View | None = None) -> Tensor:
+    def decode(self, size: Goal | None, channels: int, view: View | None = None) -> Tensor:
         pixels = self.pixels.permute(1, 2, 0).squeeze(-1).numpy()
         return to_tensor(Image.fromarray(pixels).convert("L" if channels == 1 else "RGB"), size, view=view)
 
@@ -118,7 +118,7 @@ class LazyImageSet:
         items: Sequence[Item],
         labels: Tensor,
         classes: tuple[str, ...],
-        size: Size,
+        size: Goal,
         channels: int = 3,
         *,
         strict: bool = False,
@@ -146,8 +146,13 @@ class LazyImageSet:
 
     @property
     def shape(self) -> tuple[int, int, int]:
-        """(channels, height, width) that every image is brought to."""
-        return self.channels, *self.size
+        """(channels, height, width) that every image is brought to; of those that keep their ratio, of the canvas."""
+        return shape_in_batch(self.size, self.channels)
+
+    @property
+    def area(self) -> Area | None:
+        """What images are brought to that keep their ratio."""
+        return self.size if isinstance(self.size, Area) else None
 
     def name_of(self, place: int) -> str:
         """The name of an image's file."""
@@ -164,7 +169,8 @@ class LazyImageSet:
         if self._decoders is None:
             self._decoders = Decoders(self.threads, self.processes)
         each = [None] * len(places) if views is None else views
-        return Decoding(self, places, each, out, self._decoders.begin(out, [self.items[i] for i in places], each))
+        begun = self._decoders.begin(out, [self.items[i] for i in places], each, self.size, self.channels)
+        return Decoding(self, places, each, out, begun)
 
     def read_whole(self, indices: Tensor) -> tuple[UInt8[Tensor, "b c y x"], Tensor]:
         """The images at these indices that can be read, and their indices: none stands in for another."""
@@ -205,7 +211,7 @@ class LazyImageSet:
         for other in others:
             if other not in self._broken:
                 try:
-                    return self.items[other].decode(self.size, self.channels, view)
+                    return join([self.items[other].decode(self.size, self.channels, view)], self.size)[0]
                 except ValueError as again:
                     self._note(other, again)
                     error = again
@@ -253,7 +259,7 @@ def into_memory(
     items: Sequence[Item],
     labels: Sequence[int],
     classes: tuple[str, ...],
-    size: Size,
+    size: Goal,
     channels: int,
     unreadable: Unreadable,
 ) -> ImageSet:
@@ -265,7 +271,7 @@ def into_memory(
         except ValueError as error:
             return error
 
-    images = torch.empty(len(items), channels, *size, dtype=torch.uint8)
+    images = torch.empty(len(items), *shape_in_batch(size, channels), dtype=torch.uint8)
     kept: list[int] = []
     names: list[str] = []
     rest = iter(zip(items, labels, strict=True))
@@ -273,9 +279,10 @@ def into_memory(
         while block := list(islice(rest, 1024)):  # so that decoded images don't pile up beside the tensor
             for (item, label), image in zip(block, pool.map(attempt, [item for item, _ in block]), strict=True):
                 if isinstance(image, Tensor):
-                    images[len(kept)] = image
+                    put(images[len(kept)].numpy(), image.numpy())
                     kept.append(label)
                     names.append(item.name)
                 else:
                     unreadable.add(item.name, image)
-    return ImageSet(images[: len(kept)], torch.tensor(kept, dtype=torch.int64), classes, tuple(names))
+    labelled = torch.tensor(kept, dtype=torch.int64)
+    return ImageSet(images[: len(kept)], labelled, classes, tuple(names), size if isinstance(size, Area) else None)

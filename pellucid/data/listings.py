@@ -1,5 +1,6 @@
 """From image files to a listing, and from a listing to sets: which size, in memory or not."""
 
+import math
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -8,6 +9,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from pellucid.data.aspect import Area, Goal, shape_in_batch
 from pellucid.data.cache import keep_decoded
 from pellucid.data.decoding import Item
 from pellucid.data.images import ImageSet, Size
@@ -32,6 +34,7 @@ class How:
     cache: Path | None = None  # where they are kept decoded
     cache_side: int | None = None  # how long their shorter side is there, if they are kept whole
     processes: int = 0  # that decode; 0 for threads
+    patch: Size | None = None  # of which sides are multiples, where pictures keep the ratio of theirs
 
 
 USUAL = How()
@@ -98,26 +101,28 @@ def gather(
 
     check: is told the size before anything is decoded.
     """
-    size, channels = shape_of((item for entries in listing.splits.values() for item, _ in entries), size)
+    box, channels = shape_of((item for entries in listing.splits.values() for item, _ in entries), size)
     if check is not None:
-        check(size)
+        check(box)
+    goal: Goal = box if how.patch is None else Area(box, how.patch)
     total = sum(map(len, splits.values()))
     parts: dict[str, Images] = {}
     for split, entries in splits.items():
         items, labels = [item for item, _ in entries], [label for _, label in entries]
         if how.cache is not None:
-            items = keep_decoded(items, how.cache, size, channels, how.cache_side, how.processes)
-        if total * channels * size[0] * size[1] <= IN_MEMORY and not how.again:
+            items = keep_decoded(items, how.cache, goal, channels, how.cache_side, how.processes)
+        if total * math.prod(shape_in_batch(goal, channels)) <= IN_MEMORY and not how.again:
             names = tuple(map(str, range(len(listing.sets)))) or listing.classes
-            read = into_memory(items, labels, names, size, channels, unreadable)
-            parts[split] = ImageSet(read.images, listing.numbers(read.labels.tolist()), listing.classes, read.names)
+            read = into_memory(items, labels, names, goal, channels, unreadable)
+            numbers = listing.numbers(read.labels.tolist())
+            parts[split] = ImageSet(read.images, numbers, listing.classes, read.names, read.area)
         else:
             strict, tolerated = unreadable.strict, unreadable.tolerated
             parts[split] = LazyImageSet(
-                items, listing.numbers(labels), listing.classes, size, channels,
+                items, listing.numbers(labels), listing.classes, goal, channels,
                 strict=strict, tolerated=tolerated, processes=how.processes,
             )  # fmt: skip
-    unreadable.check(total)
+    unreadable.check(len(listing))  # of all, so that what was trained on can be evaluated, split by split
     return parts
 
 

@@ -1,5 +1,6 @@
 """A dataset of one's own: whatever gives an image and its label for a number, as PyTorch's datasets do."""
 
+import math
 import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -10,6 +11,7 @@ from PIL import Image
 from torch import Tensor
 
 from pellucid.data import listings
+from pellucid.data.aspect import Area, Goal, put, shape_in_batch
 from pellucid.data.images import ImageHeader, ImageSet, Size, View, check_size, to_picture, to_tensor
 from pellucid.data.lazy import LazyImageSet
 from pellucid.data.sentences import one_line, reason
@@ -37,7 +39,7 @@ class DatasetItem:
         except Exception as error:  # another's code raises anything
             raise ValueError(one_line(f"{self.name} can't be read: {reason(error)}")) from error
 
-    def decode(self, size: Size | None, channels: int, view: View | None = None) -> Tensor:
+    def decode(self, size: Goal | None, channels: int, view: View | None = None) -> Tensor:
         return _pixels(self.read()[0], size, channels, view)
 
     def probe(self) -> ImageHeader:
@@ -48,12 +50,15 @@ class DatasetItem:
         return picture.height * picture.width * len(picture.getbands())
 
 
-def as_image_set(dataset: Any, classes: Sequence[str] | None = None, size: Size | None = None) -> listings.Images:
+def as_image_set(
+    dataset: Any, classes: Sequence[str] | None = None, size: Size | None = None, patch: Size | None = None
+) -> listings.Images:
     """The image set of any object with `__getitem__` and `__len__` that gives (image, label), or {"image", "label"}.
 
     Images are Pillow's, arrays (y x) or (y x c), or tensors (c y x): bytes, or floats in 0…1. Labels are numbers or
     words. `classes`: what the labels are called; unless given, what the dataset says, else the labels themselves.
-    `size`: as in `DataConfig`. Every item is read at once; what makes more than 2 GiB, again when it is asked for.
+    `size`: as in `DataConfig`; with a `patch` images keep the ratio of their sides, which are multiples of it. Every
+    item is read at once; what makes more than 2 GiB, again when it is asked for.
 
     >>> black, white = torch.zeros(3, 8, 8), torch.ones(3, 8, 8)
     >>> pair = as_image_set([(black, "night"), (white, "day")])
@@ -76,15 +81,17 @@ def as_image_set(dataset: Any, classes: Sequence[str] | None = None, size: Size 
             pictures.append(picture)
     names, numbers = _number(labels, classes if classes is not None else _class_names(dataset))
     sizes = {(header.height, header.width) for header in headers}
-    size = size or (sizes.pop() if len(sizes) == 1 else listings.USUAL_SIZE)
+    box = size or (sizes.pop() if len(sizes) == 1 else listings.USUAL_SIZE)
+    goal: Goal = box if patch is None else Area(box, patch)
     channels = 1 if all(header.grey for header in headers) else 3
-    if len(items) * channels * size[0] * size[1] > listings.IN_MEMORY:
+    if len(items) * math.prod(shape_in_batch(goal, channels)) > listings.IN_MEMORY:
         # One thread: PyTorch asks its datasets from one at a time, and theirs may count on it.
-        return LazyImageSet(items, numbers, names, size, channels, strict=True, threads=1)
-    images = torch.empty(len(items), channels, *size, dtype=torch.uint8)
+        return LazyImageSet(items, numbers, names, goal, channels, strict=True, threads=1)
+    images = torch.empty(len(items), *shape_in_batch(goal, channels), dtype=torch.uint8)
     for i, image in enumerate(images):
-        image.copy_(_pixels(pictures[i] if i < len(pictures) else items[i].read()[0], size, channels))
-    return ImageSet(images, numbers, names)
+        picture = pictures[i] if i < len(pictures) else items[i].read()[0]
+        put(image.numpy(), _pixels(picture, goal, channels).numpy())
+    return ImageSet(images, numbers, names, area=goal if isinstance(goal, Area) else None)
 
 
 def _pair(item: Any) -> tuple[Any, Any]:
@@ -100,7 +107,7 @@ def _pair(item: Any) -> tuple[Any, Any]:
     return item[0], item[1]
 
 
-def _pixels(picture: Image.Image, size: Size | None, channels: int, view: View | None = None) -> Tensor:
+def _pixels(picture: Image.Image, size: Goal | None, channels: int, view: View | None = None) -> Tensor:
     return to_tensor(picture.convert("L" if channels == 1 else "RGB"), size, view=view)
 
 

@@ -9,7 +9,8 @@ from typing import Any
 from torch import Tensor
 
 from pellucid.config import parse_json
-from pellucid.data.images import ImageHeader, Size, View, decode, probe
+from pellucid.data.aspect import Goal
+from pellucid.data.images import ImageHeader, View, decode, probe
 from pellucid.data.listings import IN_MEMORY, SPLIT_NAMES, Entries, Listing, some
 from pellucid.data.opener import MAX_BYTES
 from pellucid.data.sentences import one_line, reason
@@ -29,7 +30,7 @@ class Encoded:
     name: str
     content: Path | bytes
 
-    def decode(self, size: Size | None, channels: int, view: View | None = None) -> Tensor:
+    def decode(self, size: Goal | None, channels: int, view: View | None = None) -> Tensor:
         return decode(self.content, size, channels, name=self.name, view=view)
 
     def probe(self) -> ImageHeader:

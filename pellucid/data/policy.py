@@ -6,10 +6,14 @@ same on every device.
 Axes: b batch, c channels, y rows, x columns, v grey levels 0…255.
 """
 
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Int, UInt8
 from torch import Tensor
+
+Sides = tuple[Int[Tensor, " b"], Int[Tensor, " b"]]  # height and width of each image on its canvas
 
 OPERATIONS = (
     "identity",
@@ -34,11 +38,17 @@ THOUSAND = 1000  # 1.0 of a blend: every strength of both policies is a whole nu
 
 
 def perturb(
-    images: UInt8[Tensor, "b c y x"], operation: Int[Tensor, " b"], level: Int[Tensor, " b"], *, wide: bool = False
+    images: UInt8[Tensor, "b c y x"],
+    operation: Int[Tensor, " b"],
+    level: Int[Tensor, " b"],
+    *,
+    wide: bool = False,
+    sides: Sides | None = None,
 ) -> UInt8[Tensor, "b c y x"]:
     """Each image by its own operation (an index into OPERATIONS) at its own level, −30…30.
 
     wide: the ranges of TrivialAugment instead of RandAugment's. The sign counts where an operation has two directions.
+    sides: of images on canvases that are 0 beside them; what comes out there means nothing.
     Every image passes through all three stages, and in all but one of them it meets the parameter that changes nothing.
     The results are torchvision's for tensors, with two exceptions: where torchvision cuts off a float that should have
     been whole, ours is whole (one grey level up, or one pixel on); and a source point halfway between two pixels may
@@ -49,20 +59,24 @@ def perturb(
     ('solarize', tensor([[[[246,  55]]]], dtype=torch.uint8))
     """
     level = level.long()
-    images = _warp(images, operation, level, wide)
-    tones = _tone_table(images, operation, level, wide).gather(2, images.flatten(2).long())
-    return _blend(tones.view_as(images), operation, level, wide)
+    images = _warp(images, operation, level, wide, sides)
+    tones = _tone_table(images, operation, level, wide, sides).gather(2, images.flatten(2).long())
+    return _blend(tones.view_as(images), operation, level, wide, sides)
 
 
 def _warp(
-    images: UInt8[Tensor, "b c y x"], operation: Int[Tensor, " b"], level: Int[Tensor, " b"], wide: bool
+    images: UInt8[Tensor, "b c y x"],
+    operation: Int[Tensor, " b"],
+    level: Int[Tensor, " b"],
+    wide: bool,
+    sides: Sides | None = None,
 ) -> UInt8[Tensor, "b c y x"]:
     """Sheared, translated or rotated; nearest pixel, black outside.
 
     Shears keep the top left corner in place, rotations the centre. Coordinates are doubled and in fixed point, with the
     centre at 0: pixel x of `width` stands at 2x + 1 − width.
     """
-    height, width = images.shape[-2:]
+    height, width = images.shape[-2:] if sides is None else sides
     one = 1 << FRACTION
     shear = level * (33 if wide else 10) * one // THOUSAND
     angle = torch.deg2rad(_only("rotate", operation, level).double() * (4.5 if wide else 1.0))
@@ -81,32 +95,39 @@ def _warp(
             _only("translate_y", operation, level.sign() * far_y),
         )
     )
-    y = 2 * torch.arange(height, device=images.device, dtype=torch.int32)[:, None] + 1 - height
-    x = 2 * torch.arange(width, device=images.device, dtype=torch.int32) + 1 - width
+    height, width = in_pixels(height), in_pixels(width)
+    y = 2 * torch.arange(images.shape[2], device=images.device, dtype=torch.int32)[:, None] + 1 - height
+    x = 2 * torch.arange(images.shape[3], device=images.device, dtype=torch.int32) + 1 - width
     row = (cos * y + (height - 2 * move_y) * one) + ((sin + skew_y) * x + skew_y * width)
     column = (cos * x + (width - 2 * move_x) * one) + ((skew_x - sin) * y + skew_x * height)
-    return sample_pixels(images, row >> FRACTION + 1, column >> FRACTION + 1)
+    return sample_pixels(images, row >> FRACTION + 1, column >> FRACTION + 1, sides)
 
 
 def _tone_table(
-    images: UInt8[Tensor, "b c y x"], operation: Int[Tensor, " b"], level: Int[Tensor, " b"], wide: bool
+    images: UInt8[Tensor, "b c y x"],
+    operation: Int[Tensor, " b"],
+    level: Int[Tensor, " b"],
+    wide: bool,
+    sides: Sides | None = None,
 ) -> UInt8[Tensor, "b c 256"]:
     """What becomes of each grey level in each channel: all that happens to pixels one by one is in this table."""
     v = torch.arange(256, device=images.device)
-    size = images.shape[-2] * images.shape[-1]
+    height, width = images.shape[-2:] if sides is None else (side[:, None, None].long() for side in sides)
+    size = height * width
     level = level[:, None, None]
     factor, strength = THOUSAND + level * (33 if wide else 30), level.abs()
     total = _grey(images).sum((-2, -1))[..., None]
     dropped = (2 * (6 if wide else 4) * strength + STRONGEST) // (2 * STRONGEST)  # bits, rounded
     pixels = images.int()  # Inductor takes the minimum of bytes to be 0 on CPUs (pytorch/pytorch#191499)
-    low, high = pixels.amin((-2, -1))[..., None], pixels.amax((-2, -1))[..., None]
+    lowest = pixels if sides is None else torch.where(is_inside(images, sides), pixels, 255)
+    low, high = lowest.amin((-2, -1))[..., None], pixels.amax((-2, -1))[..., None]
     tones = {
         "brightness": factor * v // THOUSAND,
         "contrast": (factor * v * size + (THOUSAND - factor) * total) // (THOUSAND * size),
         "posterize": v >> dropped << dropped,
         "solarize": torch.where(2 * v >= 510 - 17 * strength, 255 - v, v),  # from 255 − 8.5 · strength on
         "autocontrast": torch.where(high > low, (v - low) * 255 // (high - low).clamp(min=1), v),
-        "equalize": _equalising(images, high.long()),
+        "equalize": _equalising(images, high.long(), size),
     }
     table = v.expand(images.shape[0], images.shape[1], -1)
     for name, changed in tones.items():
@@ -114,17 +135,24 @@ def _tone_table(
     return table.clamp(0, 255).to(torch.uint8)
 
 
-def _equalising(images: UInt8[Tensor, "b c y x"], high: Int[Tensor, "b c 1"]) -> Int[Tensor, "b c 256"]:
+def _equalising(
+    images: UInt8[Tensor, "b c y x"], high: Int[Tensor, "b c 1"], size: int | Int[Tensor, "b 1 1"]
+) -> Int[Tensor, "b c 256"]:
     """Grey level to its rank. As in Pillow, the brightest level doesn't count in the step from one tone to the next."""
     pixels = images.flatten(2).long()
     counts = pixels.new_zeros(*pixels.shape[:2], 256).scatter_add(2, pixels, pixels.new_ones(()).expand_as(pixels))
-    step = (pixels.shape[2] - counts.gather(2, high)) // 255
+    counts[..., :1] -= pixels.shape[2] - size  # what lies beside an image
+    step = (size - counts.gather(2, high)) // 255
     ranks = (counts.cumsum(2) - counts + step // 2) // step.clamp(min=1)
     return torch.where(step > 0, ranks, torch.arange(256, device=images.device))
 
 
 def _blend(
-    images: UInt8[Tensor, "b c y x"], operation: Int[Tensor, " b"], level: Int[Tensor, " b"], wide: bool
+    images: UInt8[Tensor, "b c y x"],
+    operation: Int[Tensor, " b"],
+    level: Int[Tensor, " b"],
+    wide: bool,
+    sides: Sides | None = None,
 ) -> UInt8[Tensor, "b c y x"]:
     """Away from grey (colour) or from the blurred image (sharpness), or towards it. Grey images have no colour."""
     colour, sharpness = _is("colour", operation), _is("sharpness", operation)
@@ -132,7 +160,7 @@ def _blend(
         colour = torch.zeros_like(colour)
     strength = torch.where(colour | sharpness, level * (33 if wide else 30), 0).int()
     factor = THOUSAND + strength[:, None, None, None]
-    other = torch.where(colour[:, None, None, None], _grey(images), _blurred(images))
+    other = torch.where(colour[:, None, None, None], _grey(images), _blurred(images, sides))
     blend = (factor * images.int() + (THOUSAND - factor) * other) // THOUSAND
     return blend.clamp(0, 255).to(torch.uint8)
 
@@ -145,7 +173,7 @@ def _grey(images: UInt8[Tensor, "b c y x"]) -> Int[Tensor, "b 1 y x"]:
     return (2989 * red + 5870 * green + 1140 * blue) // 10_000
 
 
-def _blurred(images: UInt8[Tensor, "b c y x"]) -> Int[Tensor, "b c y x"]:
+def _blurred(images: UInt8[Tensor, "b c y x"], sides: Sides | None = None) -> Int[Tensor, "b c y x"]:
     """Mean of 3 × 3 pixels, the middle one counted five times; the border stays as it is."""
     pixels = images.int()
     height, width = images.shape[-2:]
@@ -155,14 +183,18 @@ def _blurred(images: UInt8[Tensor, "b c y x"]) -> Int[Tensor, "b c y x"]:
     box = rows[..., :-2] + rows[..., 1:-1] + rows[..., 2:]
     mean = (2 * (box + 4 * pixels[..., 1:-1, 1:-1]) + 13) // 26  # of 13, rounded
     rows, columns = (torch.arange(side, device=images.device) for side in (height, width))
-    border = ((rows == 0) | (rows == height - 1))[:, None] | (columns == 0) | (columns == width - 1)
+    height, width = (height, width) if sides is None else map(in_pixels, sides)
+    border = (rows[:, None] == 0) | (rows[:, None] == height - 1) | (columns == 0) | (columns == width - 1)
+    border = border if sides is None else border[:, None]
     return torch.where(border, pixels, F.pad(mean, (1, 1, 1, 1)))
 
 
-def sample_pixels(images: UInt8[Tensor, "b c y x"], row: Tensor, column: Tensor) -> UInt8[Tensor, "b c y x"]:
+def sample_pixels(
+    images: UInt8[Tensor, "b c y x"], row: Tensor, column: Tensor, sides: Sides | None = None
+) -> UInt8[Tensor, "b c y x"]:
     """The pixels at (row, column), each broadcasting to (b y x); black outside."""
-    height, width = images.shape[-2:]
-    nearest_row, nearest_column = row.clamp(0, height - 1), column.clamp(0, width - 1)
+    height, width = images.shape[-2:] if sides is None else map(in_pixels, sides)
+    nearest_row, nearest_column = row.clamp(min=0).clamp(max=height - 1), column.clamp(min=0).clamp(max=width - 1)
     inside = (row == nearest_row) & (column == nearest_column)
     return gather_pixels(images, nearest_row, nearest_column) * inside[:, None]
 
@@ -171,6 +203,18 @@ def gather_pixels(images: UInt8[Tensor, "b c y x"], row: Tensor, column: Tensor)
     b, c, height, width = images.shape
     at = (row * width + column).long().expand(b, height, width).flatten(1)[:, None].expand(-1, c, -1)
     return images.flatten(2).gather(2, at).view_as(images)
+
+
+def in_pixels(side: int | Tensor) -> Any:
+    """A side of each image (b), as it stands beside pixels (b y x)."""
+    return side[:, None, None].int() if isinstance(side, Tensor) else side
+
+
+def is_inside(images: UInt8[Tensor, "b c y x"], sides: Sides) -> Bool[Tensor, "b 1 y x"]:
+    """Where images are on their canvases."""
+    y = torch.arange(images.shape[2], device=images.device)[:, None]
+    x = torch.arange(images.shape[3], device=images.device)
+    return ((y < in_pixels(sides[0])) & (x < in_pixels(sides[1])))[:, None]
 
 
 def _is(name: str, operation: Int[Tensor, " b"]) -> Bool[Tensor, " b"]:

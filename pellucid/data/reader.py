@@ -10,6 +10,7 @@ from jaxtyping import Float, UInt8
 from PIL import Image
 from torch import Tensor, nn
 
+from pellucid.data.aspect import Area, Goal, join
 from pellucid.data.augment import Normalise, normalised
 from pellucid.data.images import Fit, Size, decode, to_grey_or_rgb, to_picture, to_tensor
 from pellucid.data.opener import MAX_PIXELS
@@ -30,6 +31,7 @@ class PictureReader:
     channels: int
     normalise: Normalise
     fit: Fit = "cover"
+    patch: Size | None = None  # of which sides are multiples, where pictures keep the ratio of theirs
 
     @classmethod
     def of(cls, config: Any, fit: Fit = "cover") -> "PictureReader":
@@ -39,7 +41,17 @@ class PictureReader:
                 "the model doesn't say how its images were normalised; say it by pellucid convert MODEL OUT --mean M M "
                 "M --std S S S, or put mean and std into its config.json"
             )
-        return cls(config.image, config.channels, Normalise(config.mean, config.std), fit)
+        patch = config.patch if getattr(config, "keep_aspect", False) else None
+        return cls(config.image, config.channels, Normalise(config.mean, config.std), fit, patch)
+
+    @property
+    def goal(self) -> Goal:
+        """What pictures are brought to."""
+        return self.size if self.patch is None else Area(self.size, self.patch)
+
+    def join(self, pictures: list[Tensor]) -> UInt8[Tensor, "b c y x"]:
+        """Pictures that were read, as one batch."""
+        return join(pictures, self.goal)
 
     def read(
         self, picture: Picture, *, max_pixels: int = MAX_PIXELS, name: str | None = None
@@ -49,9 +61,9 @@ class PictureReader:
         Arrays are (y x) or (y x c), tensors (c y x), of bytes or of floats in 0…1. name: what the sentence calls it.
         """
         if isinstance(picture, (str, Path, bytes)):
-            return decode(picture, self.size, self.channels, max_pixels, name=name, fit=self.fit)
+            return decode(picture, self.goal, self.channels, max_pixels, name=name, fit=self.fit)
         image = to_picture(picture, name or "the picture")
-        return to_tensor(to_grey_or_rgb(image, self.channels), self.size, self.fit)
+        return to_tensor(to_grey_or_rgb(image, self.channels), self.goal, self.fit)
 
     def prepare(self, pixels: UInt8[Tensor, "b c y x"], module: nn.Module) -> Float[Tensor, "b c y x"]:
         """Pictures as the module wants them: normalised, on its device and in its precision."""

@@ -11,7 +11,8 @@ from typing import Any
 from torch import Tensor
 
 from pellucid.config import parse_json
-from pellucid.data.images import ImageHeader, Size, View, decode, probe
+from pellucid.data.aspect import Goal
+from pellucid.data.images import ImageHeader, View, decode, probe
 from pellucid.data.listings import SPLIT_NAMES, Entries, Listing, some
 from pellucid.data.opener import MAX_BYTES, SUFFIXES
 from pellucid.data.parquets import (
@@ -48,7 +49,7 @@ class Member:
         except (OSError, ValueError) as error:
             raise ValueError(f"{self.name} can't be read: {reason(error)}") from error
 
-    def decode(self, size: Size | None, channels: int, view: View | None = None) -> Tensor:
+    def decode(self, size: Goal | None, channels: int, view: View | None = None) -> Tensor:
         return decode(self.content(), size, channels, name=self.name, view=view)
 
     def probe(self) -> ImageHeader:
@@ -75,7 +76,7 @@ class TableRow:
         except Exception as error:
             raise ValueError(one_line(f"{self.name} can't be read: {reason(error)}")) from error
 
-    def decode(self, size: Size | None, channels: int, view: View | None = None) -> Tensor:
+    def decode(self, size: Goal | None, channels: int, view: View | None = None) -> Tensor:
         return self.detached().decode(size, channels, view)
 
     def probe(self) -> ImageHeader:

@@ -5,11 +5,12 @@ import logging
 from collections.abc import Callable, Mapping, Sequence, Sized
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Annotated, Any, Literal, get_args
 
 import numpy as np
 import torch
 from torch import Tensor
+from tyro.conf import Suppress
 
 from pellucid.data import formats, named
 from pellucid.data.decoding import usual_processes
@@ -47,6 +48,10 @@ class DataConfig:
     """A label of a table may name several classes, as in "cat|sofa"; each is then predicted for itself."""
     size: tuple[int, int] | None = None
     """Height and width that images are brought to; unless given, their own if they share one, else 224 224."""
+    keep_aspect: bool = False
+    """Images keep the ratio of their sides: each is as many patches as one of `size`, in a grid of its own."""
+    patch: Annotated[tuple[int, int] | None, Suppress] = None
+    """With keep_aspect, the height and width of which sides are multiples: a run says its model's."""
     held_out: int = 0
     """Images taken out of training for validation: the same ones whatever the seed."""
     folds: int = 0
@@ -137,7 +142,14 @@ def how_to_read(config: DataConfig) -> How:
     """How a config wants pictures brought into batches."""
     workers = usual_processes() if config.workers is None else config.workers
     cache = None if config.cache is None else Path(config.cache).expanduser()
-    return How(config.zoom_into == "original", cache, config.cache_side, workers)
+    return How(config.zoom_into == "original", cache, config.cache_side, workers, patch_of(config))
+
+
+def patch_of(config: DataConfig) -> Size | None:
+    """Of what the sides are multiples of images that keep their ratio; None if they don't."""
+    if config.keep_aspect and config.patch is None:
+        raise ValueError("images keep the ratio of their sides in whole patches; say how large those are (patch)")
+    return config.patch if config.keep_aspect else None
 
 
 def split_own(data: Any, config: DataConfig) -> Splits:
@@ -148,9 +160,9 @@ def split_own(data: Any, config: DataConfig) -> Splits:
         unknown = sorted(set(data) - {"train", "validation", "test"})
         if unknown or "train" not in data:
             raise ValueError(f"data has {', '.join(map(str, data)) or 'nothing'}; expected train, validation and test")
-        sets = {name: as_image_set(images, size=config.size) for name, images in data.items()}
+        sets = {name: as_image_set(images, size=config.size, patch=patch_of(config)) for name, images in data.items()}
         return Splits(sets["train"], sets.get("validation"), sets.get("test"))
-    images = as_image_set(data, size=config.size)
+    images = as_image_set(data, size=config.size, patch=patch_of(config))
     return Splits(*hold_out(images, config)) if config.held_out or config.folds else Splits(images)
 
 
@@ -172,6 +184,8 @@ def fold_of(config: DataConfig) -> tuple[int, int] | None:
 
 def find_arrays(config: DataConfig) -> tuple[str, dict[str, Images]]:
     """What format was found of a set that comes as arrays, and its images by split."""
+    if config.keep_aspect:
+        raise ValueError(f"the images of {config.name} all have one shape; leave out keep_aspect")
     if config.name == "digits":
         form, parts = "digits of scikit-learn", named.digits()
         classes = named.TEN
@@ -254,11 +268,11 @@ def join_sets(sets: Sequence[Images]) -> Images:
     if all(isinstance(each, ImageSet) for each in sets):
         images = torch.cat([each.images for each in sets if isinstance(each, ImageSet)])
         names = tuple(each.name_of(i) for each in sets for i in range(len(each)))
-        return ImageSet(images, torch.cat([each.labels for each in sets]), sets[0].classes, names)
+        return ImageSet(images, torch.cat([each.labels for each in sets]), sets[0].classes, names, sets[0].area)
     items = [item for each in sets if isinstance(each, LazyImageSet) for item in each.items]
-    return LazyImageSet(
-        items, torch.cat([each.labels for each in sets]), sets[0].classes, sets[0].shape[1:], sets[0].shape[0]
-    )
+    area, (channels, *size) = sets[0].area, sets[0].shape
+    goal, channels = ((size[0], size[1]), channels) if area is None else (area, channels - 1)
+    return LazyImageSet(items, torch.cat([each.labels for each in sets]), sets[0].classes, goal, channels)
 
 
 def _check_there(config: DataConfig, split: str, images: Sized, splits: Mapping[str, Sized]) -> None:
@@ -283,7 +297,7 @@ def statistics(images: Images) -> tuple[tuple[float, ...], tuple[float, ...]]:
         chosen = torch.arange(n)
     else:
         chosen = torch.arange(STATISTICS_OF) * n // STATISTICS_OF
-    total = Moments(images.shape[0])
+    total = Moments(images.shape[0] - (images.area is not None))
     for block in chosen.split(500):
         total.add(images.read(block))
     return total.mean_and_std()
@@ -296,7 +310,11 @@ class Moments:
         self.histograms = torch.zeros(channels, 256, dtype=torch.int64)
 
     def add(self, images: Tensor) -> None:
-        for histogram, channel in zip(self.histograms, images.movedim(1, 0), strict=True):
+        """Count the pixels of images (b c y x); of those on canvases, which have a channel more, their own."""
+        channels = images.movedim(1, 0)
+        if len(channels) > len(self.histograms):
+            channels = channels[:-1, channels[-1] > 0]
+        for histogram, channel in zip(self.histograms, channels, strict=True):
             histogram += torch.from_numpy(np.bincount(channel.flatten().numpy(), minlength=256))  # twice torch's speed
 
     def mean_and_std(self) -> tuple[tuple[float, ...], tuple[float, ...]]:

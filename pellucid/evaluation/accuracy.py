@@ -41,10 +41,12 @@ class ClassificationReport:
 
     @property
     def right(self) -> Bool[Tensor, " n"]:
+        """Whether the likeliest class of each image is its label."""
         return self.probabilities.argmax(1) == self.labels
 
     @property
     def top1(self) -> float:
+        """The share of images whose likeliest class is their label."""
         return self.right.double().mean().item()
 
     @property
@@ -68,6 +70,7 @@ class ClassificationReport:
 
     @property
     def images_per_second(self) -> float:
+        """How many images were answered in a second, data included."""
         return len(self.labels) / self.seconds
 
     @property
@@ -224,7 +227,7 @@ def evaluate_classifier(
     temperature: float = 1.0,
     views: int = 1,
 ) -> ClassificationReport | MultiLabelReport:
-    """The model's answers to all images, or to one process's share (rank, world) of them; normalisation alone.
+    """The model's answers to all images, or to one process's share (rank, world) of them, normalised and not augmented.
 
     Images that can't be read are left out, and named in the log. Labels (n classes) say of each class whether it is
     true; then each has a probability of its own. temperature, views: as `ask` takes them.

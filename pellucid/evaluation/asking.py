@@ -7,6 +7,7 @@ import torch.nn.functional as F
 from jaxtyping import Float, UInt8
 from torch import Tensor, nn
 
+from pellucid.data.aspect import cut_out
 from pellucid.data.augment import Normalise, normalised
 
 VIEWS = (1, 2, 10)  # as it is; and mirrored; and both shifted four ways
@@ -31,7 +32,8 @@ def ask(
     if views not in VIEWS:
         raise ValueError(f"views is {views}; expected one of {', '.join(map(str, VIEWS))}")
     kind = next(model.parameters()).dtype
-    seen = (normalised(view, normalise).to(kind) for view in see(pixels, views))
+    on_canvas = pixels.shape[1] > len(normalise.mean)
+    seen = (normalised(view, normalise).to(kind) for view in see(pixels, views, on_canvas))
     answers = [model(view).float() / temperature for view in seen]
     if views == 1:
         return answers[0]
@@ -39,12 +41,17 @@ def ask(
     return mean.logit(1e-7) if several else mean.clamp(min=1e-30).log()
 
 
-def see(pixels: UInt8[Tensor, "b c y x"], views: int) -> list[UInt8[Tensor, "b c y x"]]:
+def see(pixels: UInt8[Tensor, "b c y x"], views: int, on_canvas: bool = False) -> list[UInt8[Tensor, "b c y x"]]:
     """Views of pictures: as they are, then mirrored; with ten, both also shifted, with mirrored edges.
+
+    on_canvas: whether the last channel says where each of them lies.
 
     >>> [view.flatten().tolist() for view in see(torch.tensor([[[[1, 2, 3]]]], dtype=torch.uint8), 2)]
     [[1, 2, 3], [3, 2, 1]]
     """
+    if views > 1 and on_canvas:
+        seen = [see(cut_out(each)[None], views) for each in pixels]
+        return [join_like(pixels, [each[i][0] for each in seen]) for i in range(views)]
     shifted = [pixels]
     if views == 10:
         y, x = (max(1, round(SHIFT * side)) for side in pixels.shape[-2:])
@@ -53,6 +60,15 @@ def see(pixels: UInt8[Tensor, "b c y x"], views: int) -> list[UInt8[Tensor, "b c
         corners = ((0, 0), (0, 2 * x), (2 * y, 0), (2 * y, 2 * x))
         shifted += [wide[..., top : top + height, left : left + width] for top, left in corners]
     return [view for each in shifted for view in ((each, each.flip(-1)) if views > 1 else (each,))]
+
+
+def join_like(canvases: UInt8[Tensor, "b c y x"], pictures: list[Tensor]) -> UInt8[Tensor, "b c y x"]:
+    """Other pictures of the same sizes on the same canvases."""
+    out = torch.zeros_like(canvases)
+    out[:, -1] = canvases[:, -1]
+    for row, picture in zip(out, pictures, strict=True):
+        row[:-1, : picture.shape[1], : picture.shape[2]] = picture
+    return out
 
 
 def fit_temperature(logits: Float[Tensor, "n classes"], labels: Tensor) -> float:

@@ -159,7 +159,7 @@ def pointing_at(
     through: follow the attention through the encoder, as `read_along` does.
     """
     if own is not None and through:
-        raise ValueError("the way through the encoder is followed for captions that are read; leave out own or through")
+        raise ValueError("own captions are not followed through the encoder; leave out own, or through")
     looked: list[Looked] = []
     for start in range(0, len(images), batch):
         read = captions[start : start + batch]

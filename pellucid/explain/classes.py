@@ -73,7 +73,7 @@ def reading(model: ViT, pixels: Float[Tensor, "b c y x"]) -> Start:
     if model.pool is None:
         weights = pixels.new_full((len(pixels), rows * columns), 1 / (rows * columns))
     else:
-        tokens = model._tokens(pixels)
+        tokens = model.tokens(pixels)[0]
         tokens = model.norm(tokens) if model.config.norm_first else tokens
         weights = model.pool(tokens[:, model.extra_tokens :]).squeeze(-1).softmax(-1)
     return torch.nn.functional.pad(weights, (model.extra_tokens, 0))

@@ -96,6 +96,8 @@ def faithfulness(
     (('raw', 'random'), (2, 2, 3))
     """
     gradients = needs_gradient(methods)
+    if getattr(images, "area", None) is not None:
+        raise ValueError("patches are deleted from images of one shape; these keep the ratio of their sides")
     if not methods or not len(images):
         raise ValueError(f"there are {len(methods)} methods and {len(images)} images; expected one or more of both")
     curves: list[AnswerCurves] = []

@@ -4,12 +4,14 @@ import math
 from typing import Literal
 
 import torch
-import torch.nn.functional as F
 from einops import rearrange
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from pellucid.ops.positions import interpolate, sinusoidal, sinusoids
+from pellucid.layers.linear import Linear
+from pellucid.ops.aspect import Patches, canvas_grid
+from pellucid.ops.linear import linear
+from pellucid.ops.positions import interpolate, resampling, sinusoidal, sinusoids
 
 Stem = Literal["linear", "conv", "deep"]
 
@@ -32,7 +34,7 @@ class PatchEmbed(nn.Module):
             raise ValueError(f"patch is {self.patch}; expected one pixel or more")
         self.channels, self.width, self.stem = channels, width, stem
         if stem == "linear":
-            self.project = nn.Linear(channels * math.prod(self.patch), width)
+            self.project = Linear(channels * math.prod(self.patch), width)
         elif stem in ("conv", "deep"):
             self.project = _halving_stem(self.patch, channels, width, deep=stem == "deep")
         else:
@@ -45,7 +47,8 @@ class PatchEmbed(nn.Module):
                 raise ValueError(f"image axis {axis}: {size} pixels, expected a multiple of the patch's {patch}")
         return height // self.patch[0], width // self.patch[1]
 
-    def forward(self, image: Float[Tensor, "b c y x"]) -> Float[Tensor, "b t d"]:
+    def forward(self, image: Float[Tensor, "b c y x"], there: Tensor | None = None) -> Float[Tensor, "b t d"]:
+        """there: (b y x) 1 where pictures are on their canvases and 0 beside them, which no convolution then sees."""
         if image.ndim != 4 or image.shape[1] != self.channels:
             raise ValueError(
                 f"image axis c (channels): got shape {list(image.shape)}, expected (b c y x) with c = {self.channels}"
@@ -54,7 +57,13 @@ class PatchEmbed(nn.Module):
         if self.stem == "linear":
             image = rearrange(image, "b c (y p) (x q) -> b (y x) (c p q)", y=rows, x=columns)
             return self.project(image)
-        return rearrange(self.project(image), "b d y x -> b (y x) d")
+        if there is None:
+            return rearrange(self.project(image), "b d y x -> b (y x) d")
+        for layer in self.project:  # pyright: ignore[reportGeneralTypeIssues]
+            image = layer(image)
+            (high, wide), (height, width) = there.shape[-2:], image.shape[-2:]
+            image = image * there[:, None, :: high // height, :: wide // width].to(image.dtype)
+        return rearrange(image, "b d y x -> b (y x) d")
 
 
 def _halving_stem(patch: tuple[int, int], channels: int, width: int, *, deep: bool) -> nn.Sequential:
@@ -129,7 +138,8 @@ class TokenEmbedding(nn.Module):
         return self.table(tokens) * self.scale
 
     def logits(self, x: Float[Tensor, "b t d"]) -> Float[Tensor, "b t v"]:
-        return F.linear(x, self.table.weight)
+        """How well each vector matches each word of the table."""
+        return linear(x, self.table.weight)
 
 
 class SinusoidalPositions(nn.Module):
@@ -195,9 +205,24 @@ class LearnedGrid(nn.Module):
     torch.Size([49, 8])
     """
 
-    def __init__(self, grid: tuple[int, int], width: int):
+    def __init__(self, grid: tuple[int, int], width: int, *, many: bool = False):
+        """many: for pictures of different grids in one batch, by `each`."""
         super().__init__()
         self.table = nn.Parameter(torch.zeros(*grid, width))
+        meta = torch.get_default_device().type == "meta"  # a shape is all that is asked
+        for name, length, most in zip(("rows", "columns"), grid, canvas_grid(grid), strict=True):
+            if many:
+                weights = torch.empty(most + 1, most, length) if meta else resampling(length, most)
+                self.register_buffer(name, weights, persistent=False)
 
     def forward(self, grid: tuple[int, int]) -> Float[Tensor, "t d"]:
         return interpolate(self.table, grid).flatten(0, 1)
+
+    def each(self, patches: Patches) -> Float[Tensor, "b n d"]:
+        """The vectors of the patches of each picture, in its own grid: what `forward` gives for it alone."""
+        rows, columns = self.get_buffer("rows").to(self.table.dtype), self.get_buffer("columns").to(self.table.dtype)
+        down = rows[patches.rows[:, None], patches.y]
+        across = columns[patches.columns[:, None], patches.x]
+        weights = (down[..., :, None] * across[..., None, :]).flatten(2)
+        with torch.autocast(weights.device.type, enabled=False):
+            return weights @ self.table.flatten(0, 1)

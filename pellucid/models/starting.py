@@ -11,7 +11,7 @@ from pellucid.ops.positions import interpolate
 # What needn't be alike: the head, the places of the patches, the tokens beside them, what acts in training only.
 FREE = (
     *("classes", "image", "pooling", "registers", "norm_first", "zero_branches", "labels", "mean", "std"),
-    *("dropout", "attention_dropout", "drop_path", "drop_token"),
+    *("dropout", "attention_dropout", "drop_path", "drop_token", "keep_aspect"),
 )
 SHAPE = tuple(field.name for field in fields(ViTConfig) if field.name not in FREE)
 

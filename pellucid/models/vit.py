@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 import torch
 from einops import einsum
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from pellucid.config import brief
@@ -28,6 +28,7 @@ from pellucid.models.sizes import (
     check_sizes,
     outline,
 )
+from pellucid.ops.aspect import Patches, find_patches, pick_places
 from pellucid.ops.positions import grid_positions, sinusoidal_2d
 
 Pooling = Literal["class", "mean", "sequence", "none"]
@@ -47,6 +48,9 @@ class ViTConfig:
     """How many answers there are."""
     image: tuple[int, int] = (32, 32)
     """Height and width in pixels; other sizes are taken too, with positions interpolated."""
+    keep_aspect: bool = False
+    """Pictures keep the ratio of their sides, in as many patches as `image` has or a few less: a batch has one channel
+    more, which says where on its canvas each picture lies, and what lies beside it is not attended to."""
     channels: int = 3
     """Of the image."""
     patch: tuple[int, int] = (4, 4)
@@ -122,6 +126,8 @@ class ViTConfig:
             raise ValueError(f"pooling is {self.pooling!r}; expected 'class', 'mean', 'sequence' or 'none'")
         if self.positions not in ("learned", "sinusoidal", "rotary", "none"):
             raise ValueError(f"positions is {self.positions!r}; expected 'learned', 'sinusoidal', 'rotary' or 'none'")
+        if self.keep_aspect and self.pooling == "none":
+            raise ValueError("keep_aspect is for models that give one answer for a picture; pooling is 'none'")
         if self.positions == "sinusoidal" and self.width % 4:
             raise ValueError(f"sinusoidal positions of a grid need a width that is a multiple of 4; got {self.width}")
         if self.positions == "rotary" and self.width % (4 * self.heads):
@@ -178,6 +184,8 @@ class ViT(nn.Module, Pretrained[ViTConfig], config_class=ViTConfig):
     torch.Size([2, 10])
     >>> model.features(torch.randn(2, 3, 32, 48)).shape     # a class token and 8 × 12 patches, positions interpolated
     torch.Size([2, 97, 64])
+
+    With keep_aspect, images (b c+1 y x) are pictures at the top left of canvases, where the last channel is 1.
     """
 
     def __init__(self, config: ViTConfig):
@@ -186,7 +194,7 @@ class ViT(nn.Module, Pretrained[ViTConfig], config_class=ViTConfig):
         c = config
         self.embed = PatchEmbed(c.patch, c.width, channels=c.channels, stem=c.stem)
         grid = self.embed.grid(*c.image)
-        self.grid = LearnedGrid(grid, c.width) if c.positions == "learned" else None
+        self.grid = LearnedGrid(grid, c.width, many=c.keep_aspect) if c.positions == "learned" else None
         self.class_token = ClassToken(c.width) if c.pooling == "class" else None
         self.register_tokens = RegisterTokens(c.registers, c.width) if c.registers else None
         self.token_norm = make_norm(c.norm_kind, c.width, eps=c.norm_eps) if c.norm_tokens else nn.Identity()
@@ -224,50 +232,102 @@ class ViT(nn.Module, Pretrained[ViTConfig], config_class=ViTConfig):
         if self.head is None:
             return self.features(images)
         # In training, what nobody reads of the last block isn't computed: the class token asks, the others only answer.
-        x = self._tokens(images, read=1 if self.class_token is not None and self.training else None)
+        x, there = self.tokens(images, read=1 if self.class_token is not None and self.training else None)
         if self.config.norm_first:
-            return self.head(self._pooled(self.norm(x)))
-        return self.head(self.norm(self._pooled(x)))
+            return self.head(self._pooled(self.norm(x), there))
+        return self.head(self.norm(self._pooled(x, there)))
 
     def features(self, images: Float[Tensor, "b c y x"]) -> Float[Tensor, "b t d"]:
-        """The tokens after the last block, normalised: class token, registers, patches row by row."""
-        return self.norm(self._tokens(images))
+        """The tokens after the last block, normalised: class token, registers, patches row by row.
 
-    def _tokens(self, images: Tensor, read: int | None = None) -> Float[Tensor, "b t d"]:
+        Of pictures on canvases those of each picture's own grid come first; what follows them means nothing.
+        """
+        return self.norm(self.tokens(images)[0])
+
+    def tokens(
+        self, images: Float[Tensor, "b c y x"], read: int | None = None
+    ) -> tuple[Float[Tensor, "b t d"], Bool[Tensor, "b n"] | None]:
+        """The tokens after the last block, and which of those of patches are there; None if all are.
+
+        read: only this many, the first, are wanted of the last block.
+        """
+        on_canvas = self.config.keep_aspect and images.shape[1] == self.config.channels + 1
+        x, places, there = self._embed_each(images) if on_canvas else (*self._embed(images), None)
+        x, places, there = self._drop_tokens(x, places, there)
+        for tokens in (self.register_tokens, self.class_token):
+            x = x if tokens is None else tokens(x)
+        if places is not None:  # tokens of no patch stand at the origin, where nothing turns
+            places = nn.functional.pad(places, (0, 0, self.extra_tokens, 0))
+        mask = None if there is None else nn.functional.pad(there, (self.extra_tokens, 0), value=True)[:, None, None]
+        x = self.dropout(self.token_norm(x))
+        for i, block in enumerate(self.blocks):
+            x = block(x, mask, positions=places, read=read if i == len(self.blocks) - 1 else None)
+        return x, there
+
+    def _embed(self, images: Tensor) -> tuple[Float[Tensor, "b t d"], Tensor | None]:
+        """Patches as tokens that know their places; and those, where attention turns by them."""
         x = self.embed(images)
         grid = self.embed.grid(*images.shape[-2:])
         if self.grid is not None:
             x = x + self.grid(grid).to(x.dtype)  # under autocast the tokens stay in half precision from here on
         elif self.config.positions == "sinusoidal":
             x = x + sinusoidal_2d(*grid, self.config.width, device=x.device, dtype=x.dtype).flatten(0, 1)
-        places = grid_positions(*grid, device=x.device) if self.config.positions == "rotary" else None
-        x, places = self._drop_tokens(x, places)
-        for tokens in (self.register_tokens, self.class_token):
-            x = x if tokens is None else tokens(x)
-        if places is not None:  # tokens of no patch stand at the origin, where nothing turns
-            places = nn.functional.pad(places, (0, 0, self.extra_tokens, 0))
-        x = self.dropout(self.token_norm(x))
-        for i, block in enumerate(self.blocks):
-            x = block(x, positions=places, read=read if i == len(self.blocks) - 1 else None)
-        return x
+        return x, grid_positions(*grid, device=x.device) if self.config.positions == "rotary" else None
 
-    def _drop_tokens(self, x: Float[Tensor, "b t d"], places: Tensor | None) -> tuple[Tensor, Tensor | None]:
+    def _embed_each(self, images: Tensor) -> tuple[Float[Tensor, "b n d"], Tensor | None, Bool[Tensor, "b n"]]:
+        """As `_embed`, of pictures on canvases, each with its own grid; and which of the tokens are there."""
+        pixels, there = images[:, :-1], images[:, -1]
+        patches = self._find_patches(there)
+        height, across = self.embed.grid(*images.shape[-2:])
+        x = pick_places(self.embed(pixels, there), patches, across)
+        if self.grid is not None:
+            x = x + self.grid.each(patches).to(x.dtype)
+        elif self.config.positions == "sinusoidal":
+            table = sinusoidal_2d(height, across, self.config.width, device=x.device, dtype=x.dtype)
+            x = x + table[patches.y, patches.x]
+        turns = self.config.positions == "rotary"
+        return x, torch.stack([patches.y, patches.x], -1).float() if turns else None, patches.there
+
+    def _find_patches(self, there: Float[Tensor, "b y x"]) -> Patches:
+        patches = find_patches(there, self.embed.patch, math.prod(self.embed.grid(*self.config.image)))
+        if there.device.type == "cpu" and not torch.compiler.is_compiling():  # elsewhere, to look is to wait
+            most, largest = patches.there.shape[1], int((patches.rows * patches.columns).max())
+            if largest > most:
+                raise ValueError(
+                    f"a picture has {largest:,} patches; expected up to {most:,}, as many as {self.config.image}"
+                )
+        return patches
+
+    def _drop_tokens(
+        self, x: Float[Tensor, "b t d"], places: Tensor | None, there: Tensor | None
+    ) -> tuple[Tensor, Tensor | None, Tensor | None]:
         """In training with drop_token: for each image, a random choice of its patches, in their order."""
         if not self.training or self.config.drop_token == 0.0:
-            return x, places
+            return x, places, there
         b, t, _ = x.shape
-        kept = max(1, round(t * (1.0 - self.config.drop_token)))
-        chosen = torch.rand(b, t, device=x.device).argsort(1)[:, :kept].sort(1).values
+        share = 1.0 - self.config.drop_token
+        kept, draws = max(1, round(t * share)), torch.rand(b, t, device=x.device)
+        if there is None:
+            chosen = draws.argsort(1)[:, :kept].sort(1).values
+        else:  # the same share of each; what isn't there comes last
+            most = (there.sum(1, keepdim=True) * share).round().clamp(min=1)
+            chosen = draws.masked_fill(~there, 2.0).argsort(1)[:, :kept]
+            chosen = chosen.masked_fill(torch.arange(kept, device=x.device) >= most, t).sort(1).values
+            there, chosen = chosen < t, chosen.clamp(max=t - 1)
         x = x.gather(1, chosen[..., None].expand(-1, -1, x.shape[-1]))
-        return x, None if places is None else places[chosen]
+        if places is not None:
+            places = places[chosen] if places.ndim == 2 else places.take_along_dim(chosen[..., None], 1)
+        return x, places, there
 
-    def _pooled(self, x: Float[Tensor, "b t d"]) -> Float[Tensor, "b d"]:
+    def _pooled(self, x: Float[Tensor, "b t d"], there: Tensor | None = None) -> Float[Tensor, "b d"]:
         if self.class_token is not None:
             return x[:, 0]
         x = x[:, self.extra_tokens :]
         if self.pool is None:
-            return x.mean(1)
-        return einsum(self.pool(x).squeeze(-1).softmax(-1), x, "b t, b t d -> b d")
+            return x.mean(1) if there is None else (x * there[..., None]).sum(1) / there.sum(1, keepdim=True)
+        weights = self.pool(x).squeeze(-1)
+        weights = weights if there is None else weights.masked_fill(~there, -math.inf)
+        return einsum(weights.softmax(-1), x, "b t, b t d -> b d")
 
 
 def parameters_of(config: ViTConfig) -> int:

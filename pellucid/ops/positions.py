@@ -86,10 +86,26 @@ def interpolate(table: Float[Tensor, "y x d"], size: tuple[int, int]) -> Float[T
         return table
     if min(size) < 1:
         raise ValueError(f"size is {tuple(size)}; expected a grid of at least 1×1 tokens")
+    if size[1] == 1 < size[0]:  # PyTorch 2.13 repeats the first row of what is one column wide
+        return interpolate(table.transpose(0, 1), (1, size[0])).transpose(0, 1)
     image = table.permute(2, 0, 1)[None]
     image = image if table.dtype == torch.float64 else image.float()
     resized = F.interpolate(image, size=size, mode="bicubic", align_corners=False, antialias=True)
     return resized[0].permute(1, 2, 0).to(table.dtype)
+
+
+def resampling(length: int, most: int) -> Float[Tensor, "sizes most length"]:
+    """How `interpolate` weighs the rows of a table of this length: [n, i] are the weights of row i of n, up to `most`.
+
+    >>> weights = resampling(2, 3)
+    >>> weights[2, :2].tolist(), weights[3, 1].tolist()
+    ([[1.0, 0.0], [0.0, 1.0]], [0.5, 0.5])
+    """
+    weights = torch.zeros(most + 1, most, length, dtype=torch.float64)
+    alone = torch.eye(length, dtype=torch.float64)[:, None]  # a feature for each row
+    for n in range(1, most + 1):
+        weights[n, :n] = interpolate(alone, (n, 1))[:, 0]
+    return weights
 
 
 def rotary_angles(positions: Tensor, width: int, *, base: float = 10_000.0) -> Float[Tensor, "*b t half"]:

@@ -14,7 +14,7 @@ from pellucid.data.division import HeldOut
 from pellucid.data.lazy import TOLERATED
 from pellucid.data.own import as_image_set
 from pellucid.data.reader import Picture
-from pellucid.data.sources import DataConfig, load_split, split_own
+from pellucid.data.sources import SET_NAMES, DataConfig, load_split, split_own
 from pellucid.evaluation.accuracy import Answers, ClassificationReport, evaluate_classifier, evaluate_together
 from pellucid.evaluation.asking import ask, fit_temperature, log_odds
 from pellucid.evaluation.labels import relabel
@@ -128,14 +128,14 @@ class ReadyClassifier(ReadyModel):
         self, picture: Picture, *, methods: Sequence[Method] = USUAL_METHODS, target: int | str | None = None
     ) -> Trace:
         """All that its attention follows from, and what explains a class: the likeliest unless `target` names one."""
-        pixels, model = self.read(picture)[0], self.transformer
+        pixels, model = self.reader.read(picture), self.transformer
         return trace(model, pixels, name=self.name, methods=methods, target=self.target(target))
 
     def explain(
         self, picture: Picture, method: Method = "gradient", target: int | str | None = None, **how: Any
     ) -> Map:
         """How much each token of the picture counts for a class; how: layer, head and seed, as `explain.explain`."""
-        return explain(self.transformer, self.read(picture)[0], method, target=self.target(target), **how)
+        return explain(self.transformer, self.reader.read(picture), method, target=self.target(target), **how)
 
     def evaluate(
         self,
@@ -162,7 +162,9 @@ class ReadyClassifier(ReadyModel):
         if isinstance(data, (str, DataConfig)):
             images = load_split(self._data(data, path, tolerated), split, self.held_out)
         else:
-            images = data if hasattr(data, "labels") else as_image_set(data, size=self.reader.size)
+            images = (
+                data if hasattr(data, "labels") else as_image_set(data, size=self.reader.size, patch=self.reader.patch)
+            )
         self._check_channels(images)
         if (images.labels.ndim == 2) != self.looks.multi_label:
             kind, other = (
@@ -200,7 +202,7 @@ class ReadyClassifier(ReadyModel):
             config = self._data(data, path, tolerated)
             train, images = (load_split(config, each, self.held_out) for each in ("train", split))
         else:
-            splits = split_own(data, DataConfig(size=self.reader.size))
+            splits = split_own(data, self._with_aspect(DataConfig(size=self.reader.size)))
             train, images = splits.train, getattr(splits, split)
             if images is None:
                 raise ValueError(f"data has no {split} images; give {{'train': …, {split!r}: …}}")
@@ -216,10 +218,12 @@ class ReadyClassifier(ReadyModel):
             )
 
     def _check_channels(self, images: Any) -> None:
-        if images.shape[0] != self.reader.channels:
-            raise ValueError(
-                f"the images have {images.shape[0]} channels and the model was trained on {self.reader.channels}"
-            )
+        area = getattr(images, "area", None)
+        if area is not None and not self.looks.keep_aspect:
+            raise ValueError("these images keep the ratio of their sides, and the model sees pictures of one shape")
+        channels = images.shape[0] - (area is not None)
+        if channels != self.reader.channels:
+            raise ValueError(f"the images have {channels} channels and the model was trained on {self.reader.channels}")
 
     def target(self, target: int | str | None) -> int | None:
         """The number of a class, by number or name."""
@@ -230,14 +234,21 @@ class ReadyClassifier(ReadyModel):
     def _data(self, data: str | DataConfig, path: str | None, tolerated: float) -> DataConfig:
         """What is to be loaded; of a set of arrays that it was trained on, with as many held out."""
         if isinstance(data, DataConfig):
-            return data
+            return self._with_aspect(data)
         trained_on = self.run.data if isinstance(self.run, ClassifierRun) else None
         same = trained_on is not None and not self.held_out and trained_on.name == data
         several = self.looks.multi_label and data.startswith("csv:")
         config = DataConfig(data, path=path, size=self.reader.size, tolerated=tolerated, several=several)
+        config = self._with_aspect(config)
         if trained_on is None or not same:
             return config
         return replace(config, held_out=trained_on.held_out, folds=trained_on.folds, fold=trained_on.fold)
+
+    def _with_aspect(self, config: DataConfig) -> DataConfig:
+        """The images in the shapes that the model was trained on; sets of arrays have but one."""
+        if not self.looks.keep_aspect or config.name in SET_NAMES:
+            return replace(config, keep_aspect=False)
+        return replace(config, size=config.size or self.reader.size, keep_aspect=True, patch=self.reader.patch)
 
     @property
     def transformer(self) -> ViT:

@@ -95,10 +95,12 @@ class ReadyForeign(ReadyModel):
         raise ValueError(f"{self.name} isn't a model of ours, whose scores evaluate measures; look at it instead")
 
     def read(self, pictures: Any) -> NoReturn:
-        raise ValueError(f"{self.name} reads what its reader reads; ask it with predict, trace or explain")
+        raise ValueError(
+            f"{self.name} has no pictures read apart from its other inputs; ask it with predict, trace or explain"
+        )
 
     def save(self, folder: str | Path, *, half: bool = False) -> NoReturn:
-        raise ValueError(f"{self.name} is kept by who wrote it")
+        raise ValueError(f"{self.name} is another library's; save it as that library does")
 
 
 def ask(reader: Reader, given: Any = None, **inputs: Any) -> Question:
@@ -116,6 +118,8 @@ def ask(reader: Reader, given: Any = None, **inputs: Any) -> Question:
 def _sort_of(reader: Reader, given: Any) -> str:
     if isinstance(given, str) and reader.tokenizer is None and reader.encode is None:
         return "image"
+    if isinstance(given, tuple | list) and given and all(isinstance(each, torch.Tensor) for each in given):
+        return "arguments"
     if isinstance(given, str | tuple | list) or reader.encode is not None:
         return "text"
     if isinstance(given, dict) or (isinstance(given, torch.Tensor) and given.ndim != 3):

@@ -37,12 +37,13 @@ def load(
     reader: Any = None,
     labels: Sequence[str] | None = None,
 ) -> Any:
-    """A model to ask: of a run (its best weights, else its last), of a saved folder, a shipped one, or anybody's.
+    """Load a model that can be asked.
 
-    What comes is a `ReadyClassifier`, a `ReadyCaptioner` or a `ReadyTranslator`, as its kind is; of "hf:FOLDER" and
-    "hf:NAME" (Hugging Face's), "timm:NAME" and of a module a `ReadyForeign`.
+    source: a shipped model's name, a run's folder (its best weights, else its last) or a saved folder: a
+        `ReadyClassifier`, `ReadyCaptioner` or `ReadyTranslator` comes, as its kind is. Of "hf:FOLDER" and "hf:NAME"
+        (Hugging Face's), "timm:FOLDER" and "timm:NAME", and of a module, a `ReadyForeign`.
     module: for the run of a module of one's own, such a module; it gets the run's weights.
-    reader, labels: of a module, what reads for it, and what its classes are called.
+    reader, labels: for a module, what reads for it, and what its classes are called.
 
     >>> model = load("vit-cifar10")
     >>> model
@@ -78,11 +79,11 @@ def load(
 
 
 def evaluate(model: str | Path | ReadyModel, data: Any, split: str = "test", **how: Any) -> Any:
-    """What `pellucid evaluate` does: accuracy and calibration of a classifier, scores beside controls of a captioner.
+    """Measure how good a model is: accuracy and calibration, or scores of captions and translations beside controls.
 
     model: ready, or what `load` takes. data: by name, as `cifar10`, `folder:PATH` or `scenes`, or a set of images.
-    how: path, batch and, for captioners, beam and progress. Comes back as a `ClassificationReport` or a
-    `CaptioningReport`; both have their numbers in `figures`.
+    how: what the model's own `evaluate` takes, as path, batch or beam. The report that comes back has its numbers in
+        `figures`.
 
     >>> from pellucid.data import ImageSet
     >>> ship = ImageSet(torch.zeros(2, 3, 32, 32, dtype=torch.uint8), torch.tensor([0, 0]), ("ship",))

@@ -72,9 +72,12 @@ class ReadyModel(ABC):
         return self
 
     def read(self, pictures: Pictures) -> UInt8[Tensor, "b c y x"]:
-        """Pictures as the module sees them, before normalisation; one sentence if one can't be read."""
+        """Pictures as the module sees them, before normalisation; one sentence if one can't be read.
+
+        Those that keep the ratio of their sides lie on canvases, with one channel more.
+        """
         several: Any = pictures if is_many(pictures) else [pictures]
-        return torch.stack([self.reader.read(picture) for picture in several])
+        return self.reader.join([self.reader.read(picture) for picture in several])
 
     def save(self, folder: str | Path, *, half: bool = False) -> None:
         """Keep it as config.json and model.safetensors, from where `load` and the Hub take it.

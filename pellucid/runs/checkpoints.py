@@ -81,9 +81,11 @@ class Checkpoints:
         self.best = folder / "best.safetensors"
 
     def last_in_parts(self, step: int) -> Path:
+        """Where the state after a step lies, if every process writes its part."""
         return self.folder / f"last-{step}"
 
     def kept(self, step: int) -> Path:
+        """Where the weights after a step lie that are kept for good."""
         return self.folder / f"step-{step}.safetensors"
 
     def states(self) -> Iterator[Path]:

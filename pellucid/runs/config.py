@@ -7,7 +7,7 @@ from typing import Annotated, ClassVar, Literal, get_args
 
 from tyro.conf import Suppress
 
-from pellucid.data.augment import Augment
+from pellucid.data.augment import Augment, check_canvases
 from pellucid.data.caption_sources import CaptionData
 from pellucid.data.parallel import ParallelData
 from pellucid.data.sources import DataConfig
@@ -233,6 +233,13 @@ class ClassifierRun(PictureRun):
         super().__post_init__()
         if self.balance not in get_args(Balance):
             raise ValueError(f"balance is {self.balance!r}; expected one of {', '.join(map(repr, get_args(Balance)))}")
+        if self.data.keep_aspect or self.model.keep_aspect:
+            check_canvases(self.augment)
+            if self.distil.teacher is not None or self.module is not None:
+                raise ValueError(
+                    "pictures that keep the ratio of their sides are for a vision transformer of ours without a "
+                    "teacher; leave out keep_aspect"
+                )
         if self.pairs.weight and (self.augment.mixup or self.augment.cutmix):
             raise ValueError("pairs are of whole pictures; leave mixup and cutmix at 0 (--augment.cutmix 0)")
         still = replace(Augment(), crop_fill=self.augment.crop_fill)
@@ -423,6 +430,7 @@ class Duration:
 
     @classmethod
     def parse(cls, text: str, name: str = "duration") -> "Duration":
+        """The duration that a text such as '20 epochs' means; `name` is what messages call it."""
         match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(step|epoch|minute)s?\s*", text)
         if match is None:
             raise ValueError(
@@ -431,6 +439,7 @@ class Duration:
         return cls(float(match[1]), match[2] + "s")  # pyright: ignore[reportArgumentType]
 
     def steps(self, *, steps_per_epoch: float, seconds_per_step: float = 0.0) -> int:
+        """How many training steps it is; minutes need the seconds of a step."""
         if self.amount == 0:
             return 0
         if self.unit == "epochs":

@@ -48,23 +48,29 @@ class RunFolder:
 
     @property
     def second_stage(self) -> "RunFolder":
+        """The folder in it where its second stage is kept, if it has one."""
         return RunFolder(self.path / SECOND_STAGE)
 
     @property
     def is_second_stage(self) -> bool:
+        """Whether it is the second stage of a run."""
         return self.path.name == SECOND_STAGE and (self.path.parent / CONFIG).is_file()
 
     def create(self, run: Run, files: Mapping[str, str] | None = None) -> None:
         """A new run, with files it needs beside its config; a folder that already holds one is left alone."""
-        if self.config_file.exists():
-            raise ValueError(
-                f"{self.path} already holds a run; go on with it by --resume {self.path}, or choose another --out"
-            )
+        self.check_free()
         make_folder(self.checkpoints.folder)
         write_json(self.environment_file, describe_environment())
         for name, text in (files or {}).items():
             write_text(self.path / name, text)
         write_json(self.config_file, {"kind": run.kind} | to_json(run))  # last: a folder with a config is a run
+
+    def check_free(self) -> None:
+        """A sentence if there is a run already."""
+        if self.config_file.exists():
+            raise ValueError(
+                f"{self.path} already holds a run; go on with it by --resume {self.path}, or choose another --out"
+            )
 
     @contextmanager
     def alone(self) -> Iterator[None]:
@@ -98,6 +104,7 @@ class RunFolder:
         return self._read(self.plan_file, partial(from_json, Plan)) if self.plan_file.is_file() else None
 
     def keep_plan(self, plan: Plan) -> None:
+        """Write the plan down, before the first step."""
         write_json(self.plan_file, to_json(plan))
 
     def prolong(self, duration: str) -> None:

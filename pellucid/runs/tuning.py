@@ -26,7 +26,7 @@ class Tune:
     """Of LoRA (Hu et al. 2022): the body stays, and a product of two matrices as thin as this is added to some of its
     own; what is kept is the sum. 0 for none."""
     alpha: float | None = None
-    """The product counts alpha / rank times; as often as it is unless given."""
+    """The product is multiplied by alpha / rank; by one unless given."""
     adapt: tuple[Adapted, ...] = ("q", "k", "v", "out")
     """To which matrices of each block: those of its attention, and inner and outer of its feed-forward layer."""
     beside: tuple[Beside, ...] = ()

@@ -40,21 +40,28 @@ def resolve(
     data: a set of one's own, or several by split, instead of what the run names. kept: what it held out before.
     check: is told the images' size before they are decoded.
     """
-    splits = load_images(run.data, kept, check) if data is None else split_own(data, run.data)
+    keep_aspect = run.data.keep_aspect or run.model.keep_aspect
+    config = replace(run.data, keep_aspect=keep_aspect, patch=run.model.patch if keep_aspect else None)
+    splits = load_images(config, kept, check) if data is None else split_own(data, config)
     train = splits.train
     if len(train.classes) < 2 and train.labels.ndim == 1:
         raise ValueError(
             f"there is one class only, {', '.join(train.classes)!r}, and nothing to tell it from; give the folder that "
             "holds a folder for each class, or a table with their names"
         )
-    channels, height, width = train.shape
+    if keep_aspect and train.area is None:
+        raise ValueError("keep_aspect is for images that are read now; these were brought to one shape before")
+    channels, *size = train.shape
+    if train.area is not None:  # and not of the canvas
+        channels, size = channels - 1, train.area.size
     mean, std = (run.model.mean, run.model.std) if run.model.mean and run.model.std else statistics(train)
     model = replace(
         run.model,
         classes=len(train.classes),
         labels=tuple(train.classes),
         channels=channels,
-        image=(height, width),
+        image=(size[0], size[1]),
+        keep_aspect=train.area is not None,
         mean=tuple(mean),
         std=tuple(std),
         multi_label=train.labels.ndim == 2,

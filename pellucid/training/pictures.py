@@ -4,7 +4,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
-from functools import cached_property
 from typing import Any
 
 import torch
@@ -46,6 +45,7 @@ class OnPictures(ABC):
             balanced=isinstance(run, ClassifierRun) and run.balance == "sampling",
         )  # fmt: skip
         self.batch, self.epoch_size = run.batch, len(images)
+        self.scaled: tuple[int, Tensor] | None = None
         self.normalise = Normalise(looks.mean, looks.std)
         self.half = run.precision == "bf16"
         self.seed = torch.tensor(run.seed, device=device)  # a tensor, or every seed would be compiled for itself
@@ -53,20 +53,27 @@ class OnPictures(ABC):
 
     def batches(self, start: int, end: int) -> Iterator[list[tuple[Any, ...]]]:
         for step, parts in enumerate(self.loader.shares(start, end), start):
-            small = step < self.augment.small * end
-            yield [(*share, *self.given(share, pixels, small)) for share, pixels in parts]
+            side = self.side(step / end)
+            yield [(*share, *self.given(share, pixels, side)) for share, pixels in parts]
 
-    def given(self, share: Share, pixels: Tensor | None, small: bool) -> list[Tensor]:
+    def side(self, done: float) -> int | None:
+        """The side that images are scaled down to when so much of the run is done; None for none."""
+        if done >= self.augment.small:
+            return None
+        return self.augment.smaller_side if done < self.augment.smaller else self.augment.small_side
+
+    def given(self, share: Share, pixels: Tensor | None, side: int | None) -> list[Tensor]:
         """The pixels of a share that a step is given: none where it finds them on the device, as they are."""
-        if not small:
+        if side is None:
             return [] if pixels is None else [pixels]
-        return [self.small[share.image] if pixels is None else shrink(pixels, self.augment.small_side)]
+        return [self.stored_at(side)[share.image] if pixels is None else shrink(pixels, side)]
 
-    @cached_property
-    def small(self) -> Tensor:
-        """All images on the device, scaled down."""
-        assert self.loader.stored is not None
-        return torch.cat([shrink(some, self.augment.small_side) for some in self.loader.stored.split(5000)])
+    def stored_at(self, side: int) -> Tensor:
+        """All images on the device, scaled down; those of one side at a time."""
+        if self.scaled is None or self.scaled[0] != side:
+            assert self.loader.stored is not None
+            self.scaled = side, torch.cat([shrink(some, side) for some in self.loader.stored.split(5000)])
+        return self.scaled[1]
 
     def fitting(self, pixels: Tensor) -> Augment:
         """The augmentation of these pixels: of scaled images so much smaller a margin is cropped."""

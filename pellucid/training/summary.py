@@ -59,7 +59,10 @@ def describe_model(task: Task) -> str:
         return f"{type(model).__name__}, {parameters}"
     (height, width), (tall, wide) = vit.config.image, vit.config.patch
     rows, columns = vit.embed.grid(height, width)
-    tokens = f"{height} × {width} pixels in patches of {tall} × {wide}: {rows * columns + vit.extra_tokens:,} tokens"
+    size, count = f"{height} × {width}", rows * columns + vit.extra_tokens
+    pixels = f"as many pixels as {size}" if vit.config.keep_aspect else f"{size} pixels"
+    most = " at most" if vit.config.keep_aspect else ""
+    tokens = f"{pixels} in patches of {tall} × {wide}: {count:,} tokens{most}"
     return f"{type(model).__name__}, {parameters}; {tokens}"
 
 

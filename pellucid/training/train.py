@@ -119,6 +119,8 @@ def train_run(
         run = prolong(folder, longer, processes or Processes())
     if folder is not None:
         check_place(folder, resume)
+        if not resume and (processes is None or processes.first):  # the first one makes it, which others may see
+            folder.check_free()
     run, source = begin(run, folder, module, choices)
     shown = (progress, tensorboard, tuple(callbacks))
     trainer = Trainer(folder, device, processes or Processes(), resume, *shown, choices, source, teacher)
