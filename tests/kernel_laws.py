@@ -245,6 +245,19 @@ def test_top_of_many_and_of_keys_alike():
     assert all(len(set(row)) == 5 for row in alike.keys.flatten(0, 2).tolist())
 
 
+@pytest.mark.parametrize("h", [3, 4, 6])
+def test_heads_that_share_their_distances_have_each_its_own_mean(h):
+    q, k, v = qkv(1, h, N_Q, N_K, d=16, g=h // 2 if h % 2 == 0 else h, dtype=torch.float16)
+    mask = masks.padding(torch.tensor([21]), N_K)
+    at = torch.rand(N_K, 2)
+    p = truth(q, k, v, mask, 0.4)[1]
+    expected = (p * torch.cdist(at[:N_Q].double(), at.double())).sum(-1)
+    how = {"queries_at": at[:N_Q], "beta": 0.4, "impl": "triton"}
+    assert error(ops.mean_distance(*here(q, k), at, mask.to(DEVICE), **how), expected) <= LIMIT
+    alike = mask.expand(1, h, N_Q, N_K).contiguous()  # as if each head had its own: one after the other
+    assert error(ops.mean_distance(*here(q, k), at, alike.to(DEVICE), **how), expected) <= LIMIT
+
+
 @pytest.mark.parametrize("axes", [1, 3, 4])
 def test_places_far_from_zero_are_told_apart(axes):
     q, k, v = qkv(1, 1, N_Q, N_K, d=16, dtype=torch.float32)

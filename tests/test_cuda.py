@@ -7,6 +7,8 @@ import pytest
 import torch
 import torch.distributed as dist
 from conftest import MASK_KINDS, make_mask, qkv, truth
+from test_aspect import SHAPES, draw_pictures, lay
+from test_aspect import small as small_with_shapes
 from test_caption_training import tiny
 from test_train import Heard
 from torch.testing import assert_close
@@ -100,6 +102,20 @@ def test_watching_changes_no_bit_and_checks(dtype, autocast):
     seen.check()
 
 
+def test_padding_is_left_to_our_kernel_and_what_differs_from_query_to_query_is_not():
+    q, k, v = (torch.randn(3, 2, 130, 32, device="cuda", dtype=torch.bfloat16) for _ in range(3))
+    padding = ops.masks.padding(torch.tensor([0, 70, 130], device="cuda"), 130)
+    with torch.no_grad():
+        assert torch.equal(attend(q, k, v, padding), attend(q, k, v, padding, impl="triton"))
+    each = padding & torch.ones(130, 130, dtype=torch.bool, device="cuda").tril()
+    ways = [attend(q, k, v, each, impl=impl) for impl in ("auto", "fused", "triton")]
+    assert torch.equal(ways[0], ways[1])
+    torch.testing.assert_close(ways[0], ways[2], rtol=0, atol=2e-2)
+    learned = v.clone().requires_grad_()
+    attend(q, k, learned, padding).sum().backward()  # a gradient is wanted: PyTorch's kernel
+    assert learned.grad is not None
+
+
 def test_long_sequences_never_build_the_map():
     q, k = (torch.randn(1, 8, 32_768, 64, device="cuda", dtype=torch.bfloat16) for _ in range(2))
     torch.cuda.reset_peak_memory_stats()
@@ -152,6 +168,24 @@ def test_a_captured_step_trains_as_an_eager_one():
     assert abs(losses["eager"][0] - losses["graphs"][0]) < 0.02
     assert losses["eager"][-1] < 0.5 * losses["eager"][0]
     assert losses["graphs"][-1] < 0.5 * losses["graphs"][0]
+
+
+def test_pictures_of_every_shape_are_one_graph_and_have_the_answers_that_they_have_alone():
+    model = small_with_shapes().float().requires_grad_(False)
+    batches, answers = [], []
+    for shapes in (SHAPES, SHAPES[::-1]):
+        pictures = [picture.float() for picture in draw_pictures(model, *shapes)]
+        answers.append(torch.cat([model(picture[None]) for picture in pictures]))
+        batches.append(lay(model, pictures).float().cuda())
+    model.cuda()
+    still, graph = batches[0].clone(), torch.cuda.CUDAGraph()
+    model(still)
+    with torch.cuda.graph(graph):
+        replayed = model(still)
+    for batch, answer in zip(batches, answers, strict=True):
+        still.copy_(batch)
+        graph.replay()
+        assert_close(replayed.cpu(), answer, atol=1e-4, rtol=1e-4)
 
 
 def test_a_captioner_trains_in_both_stages_as_on_the_cpu():

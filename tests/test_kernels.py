@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 from conftest import qkv
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from pellucid import ops
 from pellucid.ops import tiled
@@ -79,6 +80,20 @@ def test_what_kernels_do_not_take_goes_to_blocks_and_is_said_in_a_sentence(sente
     monkeypatch.setattr(tiled, "HAS_TRITON", False)
     with pytest.raises(ValueError, match="impl='triton' needs Triton, which isn't installed; use impl='blocks'"):
         tiled.takes("triton", *short(), None, 1.0)
+
+
+def test_tensors_that_stand_for_others_are_not_taken(monkeypatch):
+    """Those of vmap, and those without data: a kernel would read what isn't there."""
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
+    monkeypatch.setattr(tiled, "HAS_TRITON", True)
+    q, k = short()
+    assert tiled.takes("auto", q, k, None, 1.0)
+    mask, taken = torch.ones(3, 5, 7, dtype=torch.bool), []
+    torch.vmap(lambda one: taken.append(tiled.takes("auto", q, k, one, 1.0)) or one)(mask)
+    torch.vmap(lambda one: taken.append(tiled.takes("auto", one, k, None, 1.0)) or one)(q.expand(3, *q.shape))
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        taken.append(tiled.takes("auto", torch.empty(1, 1, 5, 8), k, None, 1.0))
+    assert taken == [False, False, False]
 
 
 def test_nothing_is_launched_into_a_graph(monkeypatch):

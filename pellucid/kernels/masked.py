@@ -24,6 +24,7 @@ from pellucid.kernels.tiles import (
     place,
     read_mask,
     span,
+    tiles_of,
 )
 from pellucid.kernels.totals import Totals
 
@@ -110,7 +111,7 @@ def attend_masked(
     out = v.new_empty(b, n_q, h, e).transpose(1, 2)
     top, total = (torch.empty(b, h, n_q, dtype=torch.float32, device=q.device) for _ in range(2))
     given, n_others, strides = read_mask(mask, q, k, causal, launch)
-    tiles, wide = triton.cdiv(n_q, launch.kept), padded_width(e)
+    tiles, wide = tiles_of(n_q, launch.kept), padded_width(e)
     _masked[(tiles * b * h,)](
         q, k, v, *given, out, top, total, abs(beta) * LOG2E.value, -1.0 if beta < 0 else 1.0,
         n_q, n_k, width, e, h, h // k.shape[1], tiles, n_others,

@@ -1,11 +1,11 @@
-"""One pass over the keys of every query: Σ exp(score), and with it the entropy of each row or its mean distance.
+"""One pass over the keys of every query: Σ exp(score), and with it the entropy of each row.
 
 A program keeps a tile of queries. As in FlashAttention (Dao et al. 2022) the largest score so far is taken off, and
 what has been summed is brought down when a larger one comes.
 """
 # pyright: reportMissingImports=false, reportIndexIssue=false
 
-from typing import Literal, no_type_check
+from typing import no_type_check
 
 import torch
 import triton
@@ -24,19 +24,17 @@ from pellucid.kernels.tiles import (
     place,
     read_mask,
     span,
+    tiles_of,
 )
 from pellucid.kernels.totals import Totals
-
-Summed = Literal["nothing", "entropy", "distance"]
-SUMMED: dict[Summed, int] = {"nothing": 0, "entropy": 1, "distance": 2}
 
 
 @triton.jit
 @no_type_check
 def _pass(
-    first, last, turn, jump, order, top, total, third, queries, k, mask, keys_at, here, scale, rows, columns,
+    first, last, turn, jump, order, top, total, third, queries, k, mask, scale, rows, columns,
     n_q, n_k, width, offset, kt, mq, mk,
-    MASK: tl.constexpr, CAUSAL: tl.constexpr, PARTLY: tl.constexpr, SUM: tl.constexpr, AXES: tl.constexpr,
+    MASK: tl.constexpr, CAUSAL: tl.constexpr, PARTLY: tl.constexpr, ENTROPY: tl.constexpr,
     STEP: tl.constexpr, WHOLE: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Tiles of keys first … last, taken into the sums. PARTLY: something of them may be hidden."""
@@ -54,15 +52,8 @@ def _pass(
             x = s * scale - higher[:, None]
         p = tl.exp2(x)
         down = tl.exp2(top - higher)
-        if SUM == 1:  # Σ p·(score − top): what is small where one key has it all stays exact
+        if ENTROPY:  # Σ p·(score − top): what is small where one key has it all stays exact
             third = (third + total * (top - higher)) * down + tl.sum(p * x, 1)
-        elif SUM == 2:
-            squares = tl.zeros_like(s)
-            for axis in tl.static_range(AXES):
-                there = tl.load(keys_at + axis * n_k + keys, mask=keys < n_k, other=0.0)
-                apart = here[axis][:, None] - there[None, :]
-                squares += apart * apart
-            third = third * down + tl.sum(p * tl.sqrt(squares), 1)
         total = total * down + tl.sum(p, 1)
         top = higher
     return top, total, third
@@ -71,10 +62,10 @@ def _pass(
 @triton.jit(do_not_specialize=LENGTHS)
 @no_type_check
 def _row_sums(
-    q, k, mask, order, counts, queries_at, keys_at, top_out, total_out, third_out, scale, sign,
+    q, k, mask, order, counts, top_out, total_out, third_out, scale, sign,
     n_q, n_k, width, heads, group, tiles, n_others,
     qb, qh, qt, kb, kh, kt, mb, mh, mq, mk, ob, oh, ot,
-    MASK: tl.constexpr, CAUSAL: tl.constexpr, SUM: tl.constexpr, AXES: tl.constexpr,
+    MASK: tl.constexpr, CAUSAL: tl.constexpr, ENTROPY: tl.constexpr,
     KEPT: tl.constexpr, STEP: tl.constexpr, D: tl.constexpr, WHOLE: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     tile, both = tl.program_id(0) % tiles, tl.program_id(0) // tiles
@@ -90,30 +81,24 @@ def _row_sums(
     whole_from, whole_to, partly_from, partly_to, turn, jump = span(
         counts, tile, n_q, n_k, n_others, offset, False, CAUSAL, MASK, KEPT, STEP
     )  # fmt: skip
-    here = ()
-    if SUM == 2:
-        for axis in tl.static_range(AXES):
-            here = here + (tl.load(queries_at + axis * n_q + rows, mask=rows < n_q, other=0.0),)
     top = tl.full([KEPT], HIDDEN, tl.float32)
     total, third = tl.zeros([KEPT], tl.float32), tl.zeros([KEPT], tl.float32)
     top, total, third = _pass(
         whole_from, whole_to, turn, jump, order,
-        top, total, third, queries, k, mask, keys_at, here, scale, rows, columns,
-        n_q, n_k, width, offset, kt, mq, mk, MASK, CAUSAL, False, SUM, AXES, STEP, WHOLE, PRECISION,
+        top, total, third, queries, k, mask, scale, rows, columns,
+        n_q, n_k, width, offset, kt, mq, mk, MASK, CAUSAL, False, ENTROPY, STEP, WHOLE, PRECISION,
     )  # fmt: skip
     top, total, third = _pass(
         partly_from, partly_to, turn, jump, order,
-        top, total, third, queries, k, mask, keys_at, here, scale, rows, columns,
-        n_q, n_k, width, offset, kt, mq, mk, MASK, CAUSAL, True, SUM, AXES, STEP, WHOLE, PRECISION,
+        top, total, third, queries, k, mask, scale, rows, columns,
+        n_q, n_k, width, offset, kt, mq, mk, MASK, CAUSAL, True, ENTROPY, STEP, WHOLE, PRECISION,
     )  # fmt: skip
     dead = top < 0.75 * HIDDEN
     at = both.to(tl.int64) * n_q + rows
     tl.store(top_out + at, tl.where(dead, 0.0, top), mask=rows < n_q)
     tl.store(total_out + at, tl.where(dead, 0.0, total), mask=rows < n_q)
-    if SUM == 1:
+    if ENTROPY:
         tl.store(third_out + at, tl.where(dead, 0.0, LN2 * (tl.log2(total) - third / total)), mask=rows < n_q)
-    elif SUM == 2:
-        tl.store(third_out + at, tl.where(dead, 0.0, third / total), mask=rows < n_q)
 
 
 def sum_rows(
@@ -123,25 +108,21 @@ def sum_rows(
     beta: float,
     causal: bool,
     *,
-    also: Summed = "nothing",
-    queries_at: Tensor | None = None,
-    keys_at: Tensor | None = None,
+    entropy: bool = False,
     launch: Launch | None = None,
 ) -> tuple[Totals, Tensor]:
-    """The rows' totals, and their entropy (b h q) in nats, or their mean distance between places (q axes), (k axes)."""
-    launch = launch or Launch.of("distance" if also == "distance" else "rows", q)
+    """The rows' totals, and, if it is wanted, their entropy (b h q) in nats."""
+    launch = launch or Launch.of("rows", q)
     (b, h, n_q, width), n_k = q.shape, k.shape[2]
     q, k = (x if x.stride(-1) == 1 else x.contiguous() for x in (q, k))
     top, total = (torch.empty(b, h, n_q, dtype=torch.float32, device=q.device) for _ in range(2))
-    third = torch.empty_like(top) if also != "nothing" else top
-    places = [top if at is None else at.T.contiguous() for at in (queries_at, keys_at)]
-    tiles = triton.cdiv(n_q, launch.kept)
+    third = torch.empty_like(top) if entropy else top
+    tiles = tiles_of(n_q, launch.kept)
     given, n_others, strides = read_mask(mask, q, k, causal, launch)
     _row_sums[(tiles * b * h,)](
-        q, k, *given, *places, top, total, third, abs(beta) * LOG2E.value, -1.0 if beta < 0 else 1.0,
+        q, k, *given, top, total, third, abs(beta) * LOG2E.value, -1.0 if beta < 0 else 1.0,
         n_q, n_k, width, h, h // k.shape[1], tiles, n_others,
         *q.stride()[:3], *k.stride()[:3], *strides,
-        MASK=kind(mask), CAUSAL=causal, SUM=SUMMED[also], AXES=keys_at.shape[1] if keys_at is not None else 0,
-        **launch.how(q),
+        MASK=kind(mask), CAUSAL=causal, ENTROPY=entropy, **launch.how(q),
     )  # fmt: skip
     return Totals(top, total), third

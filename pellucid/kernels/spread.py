@@ -16,21 +16,22 @@ from pellucid.kernels.tiles import (
     LENGTHS,
     LOG2E,
     Launch,
+    hide,
     kind,
     load_rows,
     padded_width,
     place,
     read_mask,
     span,
+    tiles_of,
 )
-from pellucid.kernels.totals import Totals
-from pellucid.kernels.weighed import weigh
+from pellucid.kernels.totals import Totals, levels
 
 
 @triton.jit
 @no_type_check
 def _pass(
-    first, last, turn, jump, order, sums, kept, q, mask, tops, totals, x, here, scale, columns, x_columns,
+    first, last, turn, jump, order, sums, kept, q, mask, tops, logs, level, x, here, scale, columns, x_columns,
     n_q, n_k, width, x_width, offset, qt, xt, mq, mk,
     MASK: tl.constexpr, CAUSAL: tl.constexpr, PARTLY: tl.constexpr, SPLIT: tl.constexpr, STEP: tl.constexpr,
     WHOLE: tl.constexpr, WHOLE_X: tl.constexpr, PRECISION: tl.constexpr,
@@ -39,10 +40,14 @@ def _pass(
         j = place(i, order, turn, jump, MASK, PARTLY)
         there = j * STEP + tl.arange(0, STEP)
         moved = load_rows(q, j * STEP, n_q, columns, width, qt, STEP, WHOLE, not PARTLY)
-        p = weigh(
-            kept, moved, mask, tops, totals, 0.0, here, there, scale, n_q, n_k, offset, mq, mk,
-            True, MASK, CAUSAL, PARTLY, PRECISION,
-        )  # fmt: skip
+        s = tl.dot(kept, tl.trans(moved), input_precision=PRECISION)
+        if PARTLY:  # the two apart: a top of −10³⁰ would swallow the logarithm
+            s = hide(s * scale, mask, there[None, :], here[:, None], n_q, n_k, offset, mq, mk, MASK, CAUSAL)
+            top = tl.load(tops + there, mask=there < n_q, other=0.0)
+            log = tl.load(logs + there, mask=there < n_q, other=float("inf"))
+            p = tl.exp2((s - top[None, :]) - log[None, :])
+        else:
+            p = tl.exp2(s * scale - tl.load(level + there)[None, :])
         sent = load_rows(x, j * STEP, n_q, x_columns, x_width, xt, STEP, WHOLE_X, not PARTLY)
         if SPLIT:  # each of the two as what half precision holds of it and what that lost
             half = moved.dtype
@@ -58,7 +63,7 @@ def _pass(
 @triton.jit(do_not_specialize=LENGTHS)
 @no_type_check
 def _spread(
-    q, k, mask, order, counts, tops, totals, x, out, scale,
+    q, k, mask, order, counts, tops, logs, level, x, out, scale,
     n_q, n_k, width, x_width, heads, group, tiles, n_others,
     qb, qh, qt, kb, kh, kt, xb, xh, xt, mb, mh, mq, mk, ob, oh, ot,
     MASK: tl.constexpr, CAUSAL: tl.constexpr, SPLIT: tl.constexpr, KEPT: tl.constexpr, STEP: tl.constexpr,
@@ -68,7 +73,8 @@ def _spread(
     batch, head = (both // heads).to(tl.int64), (both % heads).to(tl.int64)
     here, columns, x_columns = tile * KEPT + tl.arange(0, KEPT), tl.arange(0, D), tl.arange(0, DX)
     q, x = q + batch * qb + head * qh, x + batch * xb + head * xh
-    tops, totals = tops + both.to(tl.int64) * n_q, totals + both.to(tl.int64) * n_q
+    rows = both.to(tl.int64) * n_q
+    tops, logs, level = tops + rows, logs + rows, level + rows
     kept = load_rows(
         k + batch * kb + (head // group) * kh, tile * KEPT, n_k, columns, width, kt, KEPT, WHOLE
     )  # fmt: skip
@@ -83,13 +89,13 @@ def _spread(
     sums = tl.zeros([KEPT, DX], tl.float32)
     sums = _pass(
         whole_from, whole_to, turn, jump, order,
-        sums, kept, q, mask, tops, totals, x, here, scale, columns, x_columns,
+        sums, kept, q, mask, tops, logs, level, x, here, scale, columns, x_columns,
         n_q, n_k, width, x_width, offset, qt, xt, mq, mk,
         MASK, CAUSAL, False, SPLIT, STEP, WHOLE, WHOLE_X, PRECISION,
     )  # fmt: skip
     sums = _pass(
         partly_from, partly_to, turn, jump, order,
-        sums, kept, q, mask, tops, totals, x, here, scale, columns, x_columns,
+        sums, kept, q, mask, tops, logs, level, x, here, scale, columns, x_columns,
         n_q, n_k, width, x_width, offset, qt, xt, mq, mk,
         MASK, CAUSAL, True, SPLIT, STEP, WHOLE, WHOLE_X, PRECISION,
     )  # fmt: skip
@@ -113,11 +119,11 @@ def spread(
     (b, h, n_q, width), n_k = q.shape, k.shape[2]
     q, k, x = (t if t.stride(-1) == 1 else t.contiguous() for t in (q, k, x))
     out = torch.empty(b, h, n_k, x.shape[-1], dtype=torch.float32, device=q.device)
-    tiles = triton.cdiv(n_k, launch.kept)
+    tiles = tiles_of(n_k, launch.kept)
     given, n_others, strides = read_mask(mask, q, k, causal, launch, by_keys=True)
     wide = padded_width(x.shape[-1])
     _spread[(tiles * b * h,)](
-        q, k, *given, totals.top.contiguous(), totals.total.contiguous(), x, out, beta * LOG2E.value,
+        q, k, *given, *levels(totals), x, out, beta * LOG2E.value,
         n_q, n_k, width, x.shape[-1], h, h // k.shape[1], tiles, n_others,
         *q.stride()[:3], *k.stride()[:3], *x.stride()[:3], *strides,
         MASK=kind(mask), CAUSAL=causal, SPLIT=x.dtype != q.dtype,

@@ -177,17 +177,23 @@ class Launch(NamedTuple):
 
 FASTEST = {
     "rows": Launch(64, 128, 4, 2, 128),
-    "distance": Launch(64, 64, 4, 3, 128),
-    "weighed": Launch(64, 128, 4, 2, 128),
+    "distance": Launch(64, 32, 4, 3),
+    "weighed": Launch(64, 64, 4, 3, 96),
+    "gated": Launch(128, 64, 8, 3, 128),
     "spread": Launch(128, 64, 4, 3),
-    "top": Launch(64, 64, 4, 3),
-    "masked": Launch(128, 64, 4, 3),
+    "top": Launch(64, 64, 4, 2, 128),
+    "masked": Launch(64, 64, 4, 3, 128),
 }
 
 
 def padded_width(width: int) -> int:
     """tl.dot wants powers of two, 16 at least."""
-    return max(16, triton.next_power_of_2(width))
+    return max(16, 1 << (width - 1).bit_length())
+
+
+def tiles_of(tokens: int, size: int) -> int:
+    """How many tiles of a size. Triton's own function takes some microseconds, and a call has several."""
+    return -(-tokens // size)
 
 
 class Survey(NamedTuple):
@@ -229,7 +235,7 @@ def _make_survey(mask: Tensor, n_q: int, n_k: int, causal: bool, launch: Launch,
     b, h = mask.shape[:2]
     n_kept, n_moved = (n_k, n_q) if by_keys else (n_q, n_k)
     alike = not by_keys and mask.shape[2] == 1 and not causal
-    tiles, n_others = 1 if alike else triton.cdiv(n_kept, launch.kept), triton.cdiv(n_moved, launch.step)
+    tiles, n_others = 1 if alike else tiles_of(n_kept, launch.kept), tiles_of(n_moved, launch.step)
     order = torch.empty(b, h, tiles, n_others, dtype=torch.int32, device=mask.device)
     counts = torch.empty(b, h, tiles, 2, dtype=torch.int32, device=mask.device)
     how = {"MASK": kind(mask), "CAUSAL": causal, "BY_KEYS": by_keys, "KEPT": launch.kept, "STEP": launch.step}

@@ -1,8 +1,9 @@
 """One pass over a map whose rows' totals are known: each kept token's Σ weight·x over the tokens of the other side.
 
 Kept keys: Pᵀ·x, and with x = 1 the column mass. Kept queries: P·x. With a gate, each weight is first multiplied by
-what its gradient dO·v says, where that is positive: the rule of Chefer et al. (2021), one head at a time. x is narrow
-here; its columns are summed beside the tile, in float32 throughout. What is wide is multiplied as a matrix: `spread`.
+what its gradient dO·v says, where that is positive: the rule of Chefer et al. (2021), one head at a time. x is one
+column here: products are added up place by place in a tile, and the tile at the end, so nothing is exchanged between
+threads on the way. What is wider is multiplied as a matrix: `spread`.
 """
 # pyright: reportMissingImports=false, reportIndexIssue=false
 
@@ -24,70 +25,58 @@ from pellucid.kernels.tiles import (
     place,
     read_mask,
     span,
+    tiles_of,
 )
-from pellucid.kernels.totals import Totals
-
-
-@triton.jit
-@no_type_check
-def weigh(
-    kept, moved, mask, tops, totals, top, here, there, scale, n_q, n_k, offset, mq, mk,
-    BY_KEYS: tl.constexpr, MASK: tl.constexpr, CAUSAL: tl.constexpr, PARTLY: tl.constexpr, PRECISION: tl.constexpr,
-):  # fmt: skip
-    """A tile of weights (kept, moved). Where queries are kept, `top` is theirs, and the total is left to the end."""
-    s = tl.dot(kept, tl.trans(moved), input_precision=PRECISION)
-    if BY_KEYS:
-        row_top = tl.load(tops + there, mask=there < n_q, other=0.0)
-        total = tl.load(totals + there, mask=there < n_q, other=0.0)
-        # Of a row that is dead or isn't there every weight is 0.
-        total = tl.log2(tl.where(total > 0, total, float("inf")))
-        if PARTLY:  # a top of −10³⁰ would swallow the total
-            s = hide(s * scale, mask, there[None, :], here[:, None], n_q, n_k, offset, mq, mk, MASK, CAUSAL)
-            x = (s - row_top[None, :]) - total[None, :]
-        else:
-            x = s * scale - (row_top + total)[None, :]
-    elif PARTLY:
-        s = hide(s * scale, mask, here[:, None], there[None, :], n_q, n_k, offset, mq, mk, MASK, CAUSAL)
-        x = s - top[:, None]
-    else:
-        x = s * scale - top[:, None]
-    return tl.exp2(x)
+from pellucid.kernels.totals import Totals, levels
 
 
 @triton.jit
 @no_type_check
 def _pass(
-    first, last, turn, jump, order, sums, kept, kept_gate, other, other_gate, mask, tops, totals, x, top,
-    here, scale, columns, gate_columns, n_q, n_k, n, width, gate_width, offset, ot, gt, xt, xe, mq, mk,
+    first, last, turn, jump, order, sums, kept, kept_gate, other, other_gate, mask, tops, logs, level, x,
+    here, scale, columns, gate_columns, n_q, n_k, n, width, gate_width, offset, ot, gt, xt, mq, mk,
     BY_KEYS: tl.constexpr, MASK: tl.constexpr, CAUSAL: tl.constexpr, PARTLY: tl.constexpr, GATED: tl.constexpr,
-    E: tl.constexpr, STEP: tl.constexpr, WHOLE: tl.constexpr, WHOLE_GATE: tl.constexpr, PRECISION: tl.constexpr,
+    STEP: tl.constexpr, WHOLE: tl.constexpr, WHOLE_GATE: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
+    """Tiles (queries, keys) of the moved tokens first … last, added to the sums place by place."""
     for i in range(first, last):
         j = place(i, order, turn, jump, MASK, PARTLY)
         there = j * STEP + tl.arange(0, STEP)
         moved = load_rows(other, j * STEP, n, columns, width, ot, STEP, WHOLE, not PARTLY)
-        p = weigh(
-            kept, moved, mask, tops, totals, top, here, there, scale, n_q, n_k, offset, mq, mk,
-            BY_KEYS, MASK, CAUSAL, PARTLY, PRECISION,
-        )  # fmt: skip
+        sent = tl.load(x + there.to(tl.int64) * xt, mask=there < n, other=0.0).to(tl.float32)
+        if BY_KEYS:
+            s, at_q, at_k = tl.dot(moved, tl.trans(kept), input_precision=PRECISION), there, here
+            sent = sent[:, None]
+        else:
+            s, at_q, at_k = tl.dot(kept, tl.trans(moved), input_precision=PRECISION), here, there
+            sent = sent[None, :]
+        if PARTLY:  # the two apart: a top of −10³⁰ would swallow the logarithm
+            s = hide(s * scale, mask, at_q[:, None], at_k[None, :], n_q, n_k, offset, mq, mk, MASK, CAUSAL)
+            top = tl.load(tops + at_q, mask=at_q < n_q, other=0.0)
+            log = tl.load(logs + at_q, mask=at_q < n_q, other=float("inf"))
+            p = tl.exp2((s - top[:, None]) - log[:, None])
+        elif BY_KEYS:
+            p = tl.exp2(s * scale - tl.load(level + at_q)[:, None])
+        else:
+            p = tl.exp2(s * scale - tl.load(level + at_q, mask=at_q < n_q, other=float("inf"))[:, None])
         if GATED:
             gate = load_rows(other_gate, j * STEP, n, gate_columns, gate_width, gt, STEP, WHOLE_GATE, not PARTLY)
-            p = p * tl.maximum(tl.dot(kept_gate, tl.trans(gate), input_precision=PRECISION), 0.0)
-        result = ()
-        for e in tl.static_range(E):
-            column = tl.load(x + there.to(tl.int64) * xt + e * xe, mask=there < n, other=0.0).to(tl.float32)
-            result = result + (sums[e] + tl.sum(p * column[None, :], 1),)
-        sums = result
+            if BY_KEYS:
+                gate = tl.dot(gate, tl.trans(kept_gate), input_precision=PRECISION)
+            else:
+                gate = tl.dot(kept_gate, tl.trans(gate), input_precision=PRECISION)
+            p = p * tl.maximum(gate, 0.0)
+        sums += p * sent
     return sums
 
 
 @triton.jit(do_not_specialize=LENGTHS)
 @no_type_check
 def _weighed(
-    q, k, gate_q, gate_k, mask, order, counts, tops, totals, x, out, scale,
+    q, k, gate_q, gate_k, mask, order, counts, tops, logs, level, x, out, scale,
     n_q, n_k, width, gate_width, heads, group, tiles, n_others,
-    qb, qh, qt, kb, kh, kt, gqb, gqh, gqt, gkb, gkh, gkt, xb, xh, xt, xe, mb, mh, mq, mk, ob, oh, ot,
-    BY_KEYS: tl.constexpr, MASK: tl.constexpr, CAUSAL: tl.constexpr, GATED: tl.constexpr, E: tl.constexpr,
+    qb, qh, qt, kb, kh, kt, gqb, gqh, gqt, gkb, gkh, gkt, xb, xh, xt, mb, mh, mq, mk, ob, oh, ot,
+    BY_KEYS: tl.constexpr, MASK: tl.constexpr, CAUSAL: tl.constexpr, GATED: tl.constexpr,
     KEPT: tl.constexpr, STEP: tl.constexpr, D: tl.constexpr, WHOLE: tl.constexpr, DG: tl.constexpr,
     WHOLE_GATE: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
@@ -97,7 +86,8 @@ def _weighed(
     q, k = q + batch * qb + head * qh, k + batch * kb + (head // group) * kh
     gate_q, gate_k = gate_q + batch * gqb + head * gqh, gate_k + batch * gkb + (head // group) * gkh
     x += batch * xb + head * xh
-    tops, totals = tops + both.to(tl.int64) * n_q, totals + both.to(tl.int64) * n_q
+    rows = both.to(tl.int64) * n_q
+    tops, logs, level = tops + rows, logs + rows, level + rows
     offset = n_k - n_q
     if MASK != 0:
         mask += batch * mb + head * mh
@@ -109,38 +99,30 @@ def _weighed(
     if BY_KEYS:
         n, n_moved, kt_moved, gt_moved, other, other_gate = n_k, n_q, qt, gqt, q, gate_q
         kept = load_rows(k, tile * KEPT, n_k, columns, width, kt, KEPT, WHOLE)
-        top, total = kept, kept  # of rows alone
+        sums = tl.zeros([STEP, KEPT], tl.float32)
     else:
         n, n_moved, kt_moved, gt_moved, other, other_gate = n_q, n_k, kt, gkt, k, gate_k
         kept = load_rows(q, tile * KEPT, n_q, columns, width, qt, KEPT, WHOLE)
-        top = tl.load(tops + here, mask=here < n_q, other=0.0)
-        total = tl.load(totals + here, mask=here < n_q, other=0.0)
+        sums = tl.zeros([KEPT, STEP], tl.float32)
     kept_gate = kept
     if GATED:
         if BY_KEYS:
             kept_gate = load_rows(gate_k, tile * KEPT, n_k, gate_columns, gate_width, gkt, KEPT, WHOLE_GATE)
         else:
             kept_gate = load_rows(gate_q, tile * KEPT, n_q, gate_columns, gate_width, gqt, KEPT, WHOLE_GATE)
-    sums = ()
-    for _ in tl.static_range(E):
-        sums = sums + (tl.zeros([KEPT], tl.float32),)
     sums = _pass(
         whole_from, whole_to, turn, jump, order,
-        sums, kept, kept_gate, other, other_gate, mask, tops, totals, x, top,
-        here, scale, columns, gate_columns, n_q, n_k, n_moved, width, gate_width, offset, kt_moved, gt_moved, xt, xe,
-        mq, mk, BY_KEYS, MASK, CAUSAL, False, GATED, E, STEP, WHOLE, WHOLE_GATE, PRECISION,
+        sums, kept, kept_gate, other, other_gate, mask, tops, logs, level, x,
+        here, scale, columns, gate_columns, n_q, n_k, n_moved, width, gate_width, offset, kt_moved, gt_moved, xt,
+        mq, mk, BY_KEYS, MASK, CAUSAL, False, GATED, STEP, WHOLE, WHOLE_GATE, PRECISION,
     )  # fmt: skip
     sums = _pass(
         partly_from, partly_to, turn, jump, order,
-        sums, kept, kept_gate, other, other_gate, mask, tops, totals, x, top,
-        here, scale, columns, gate_columns, n_q, n_k, n_moved, width, gate_width, offset, kt_moved, gt_moved, xt, xe,
-        mq, mk, BY_KEYS, MASK, CAUSAL, True, GATED, E, STEP, WHOLE, WHOLE_GATE, PRECISION,
+        sums, kept, kept_gate, other, other_gate, mask, tops, logs, level, x,
+        here, scale, columns, gate_columns, n_q, n_k, n_moved, width, gate_width, offset, kt_moved, gt_moved, xt,
+        mq, mk, BY_KEYS, MASK, CAUSAL, True, GATED, STEP, WHOLE, WHOLE_GATE, PRECISION,
     )  # fmt: skip
-    for e in tl.static_range(E):
-        share = sums[e]
-        if not BY_KEYS:
-            share = tl.where(total > 0, share / total, 0.0)
-        tl.store(out + (both.to(tl.int64) * n + here) * E + e, share, mask=here < n)
+    tl.store(out + both.to(tl.int64) * n + here, tl.sum(sums, 0 if BY_KEYS else 1), mask=here < n)
 
 
 def weigh_sums(
@@ -156,24 +138,25 @@ def weigh_sums(
     gate: tuple[Tensor, Tensor] | None = None,
     launch: Launch | None = None,
 ) -> Tensor:
-    """Pᵀ·x (b h k e) for x (b h q e) if by_keys, else P·x (b h q e) for x (b h k e), a few columns.
+    """Pᵀ·x (b h k) for x (b h q) if by_keys, else P·x (b h q) for x (b h k), in float32.
 
     gate: the gradients dO (b h q e) and the values v (b g k e); the weights are then P ⊙ (dO·vᵀ)⁺.
     """
-    launch = launch or Launch.of("weighed", q)
+    launch = launch or Launch.of("weighed" if gate is None else "gated", q)
     (b, h, n_q, width), n_k = q.shape, k.shape[2]
     gates = gate or (q, k)
     q, k, *gates = (t if t.stride(-1) == 1 else t.contiguous() for t in (q, k, *gates))
     n = n_k if by_keys else n_q
-    out = torch.empty(b, h, n, x.shape[-1], dtype=torch.float32, device=q.device)
-    tiles = triton.cdiv(n, launch.kept)
+    out = torch.empty(b, h, n, dtype=torch.float32, device=q.device)
+    tiles = tiles_of(n, launch.kept)
     given, n_others, strides = read_mask(mask, q, k, causal, launch, by_keys=by_keys)
-    wide_gate = padded_width(gates[0].shape[-1])
+    gate_width = gates[0].shape[-1]
+    wide_gate = padded_width(gate_width)
     _weighed[(tiles * b * h,)](
-        q, k, *gates, *given, totals.top.contiguous(), totals.total.contiguous(), x, out,
-        beta * LOG2E.value, n_q, n_k, width, gates[0].shape[-1], h, h // k.shape[1], tiles, n_others,
+        q, k, *gates, *given, *levels(totals), x, out,
+        beta * LOG2E.value, n_q, n_k, width, gate_width, h, h // k.shape[1], tiles, n_others,
         *q.stride()[:3], *k.stride()[:3], *gates[0].stride()[:3], *gates[1].stride()[:3], *x.stride(), *strides,
-        BY_KEYS=by_keys, MASK=kind(mask), CAUSAL=causal, GATED=gate is not None, E=x.shape[-1],
-        DG=wide_gate, WHOLE_GATE=wide_gate == gates[0].shape[-1], **launch.how(q),
+        BY_KEYS=by_keys, MASK=kind(mask), CAUSAL=causal, GATED=gate is not None,
+        DG=wide_gate, WHOLE_GATE=wide_gate == gate_width, **launch.how(q),
     )  # fmt: skip
     return out

@@ -23,6 +23,7 @@ from pellucid.ops.exact import share_heads, weight_blocks, weight_rows
 from pellucid.ops.listed import attend_listed, takes_lists
 
 Impl = Literal["auto", "reference", "fused", "triton"]
+MANY_QUERIES = 64  # from here on a tile of our kernel for masks is full
 FEW_QUERIES = 16  # up to here the formula takes a sixth to three quarters of the kernel's time on an H200
 _HAS_TRITON = importlib.util.find_spec("triton") is not None
 PlainMask = Bool[Tensor, "..."] | Float[Tensor, "..."] | None
@@ -50,10 +51,11 @@ def attend(
     causal: query i sees keys up to its own position, the queries being the last rows of the keys' sequence.
     listed: (b q s) the only keys that a query may attend to, each named once.
     dropout: probability of dropping a weight; it is applied whenever it isn't zero.
-    impl: "reference" is the formula, "fused" PyTorch's kernel that never builds the map, "triton" ours on CUDA: one for
-        up to 128 tokens in half precision with no mask, else one that reads only what the mask shows and gives no
-        gradients; "auto" is "fused", "triton" in compiled code that the first of the two fits, or "reference" for a few
-        queries in float32 on CUDA, where it takes half the time.
+    impl: "reference" is the formula. "fused" is PyTorch's kernel, which never builds the map. "triton" is ours (CUDA):
+        one for up to 128 tokens in half precision with no mask, else one that reads only what the mask shows and gives
+        no gradients. "auto" is "fused", but on CUDA "triton" where the first of ours fits compiled code, or where in
+        half precision a mask hides the same keys from all queries (padding) and no gradient is wanted; and "reference"
+        for a few queries in float32, where it takes half the time.
 
     >>> q, k, v = torch.randn(1, 12, 5, 64), torch.randn(1, 12, 7, 64), torch.randn(1, 12, 7, 32)
     >>> attend(q, k, v).shape
@@ -125,6 +127,8 @@ def _run(
         from pellucid.kernels.short import short_attention
 
         return short_attention(q, k, v, beta)
+    if impl == "auto" and _is_padded(q, v, mask, dropout) and tiled.takes("auto", q, k, mask, beta, v):
+        return tiled.attend(q, k, v, mask, beta, causal)
     if impl == "triton":
         if dropout == 0.0 and v.shape[-1] <= tiled.WIDEST_HEAD and tiled.takes("auto", q, k, mask, beta, v):
             return tiled.attend(q, k, v, mask, beta, causal)
@@ -143,6 +147,18 @@ def _is_short(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, beta: float,
     from pellucid.kernels.short import fits
 
     return fits(q, k, v)
+
+
+def _is_padded(q: Tensor, v: Tensor, mask: Tensor | None, dropout: float) -> bool:
+    """Whether a mask is worth our kernel: one that hides the same keys from many queries, as padding does.
+
+    Of what a mask hides for each query by itself few whole tiles are left out, and PyTorch's kernel is the faster one.
+    """
+    if mask is None or not q.is_cuda or dropout > 0.0 or mask.dtype != torch.bool:
+        return False
+    is_alike = mask.ndim < 2 or mask.shape[-2] == 1
+    half = q.dtype in (torch.bfloat16, torch.float16)
+    return is_alike and half and q.shape[2] >= MANY_QUERIES and v.shape[-1] <= tiled.WIDEST_HEAD
 
 
 def _are_few(q: Tensor, k: Tensor, v: Tensor) -> bool:

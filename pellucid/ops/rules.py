@@ -106,6 +106,26 @@ class Allow:
 
 
 @dataclass(frozen=True, eq=False)
+class Within:
+    """Windows: to each query only the keys of its own window count, with a bias for their places in it."""
+
+    places: Tensor
+    """(windows, w): which key stands at each place of each window, every key at one."""
+    kinds: Tensor
+    """(windows): which of the biases is a window's."""
+    bias: Tensor
+    """(kinds, 1 or h, w, w), −∞ where a place doesn't count."""
+
+    def __call__(self, x: Tensor, rows: Rows) -> Tensor:
+        size = self.places.shape[1]
+        stands = self.places.flatten().argsort()[rows]
+        window, at = stands // size, stands % size
+        keys = self.places[window].expand(*x.shape[:-1], -1)
+        bias = self.bias[self.kinds[window], :, at].movedim(0, 1).to(x.dtype)
+        return torch.full_like(x, -torch.inf).scatter(-1, keys, x.gather(-1, keys) + bias)
+
+
+@dataclass(frozen=True, eq=False)
 class Rule:
     """Steps before the softmax, steps after it, and sinks: scores that take their share and belong to no key.
 

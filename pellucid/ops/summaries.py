@@ -183,13 +183,14 @@ def mean_distance(
     >>> mean_distance(q, k, places)  # in the middle of three keys alike, and at both ends
     tensor([[[1.0000, 0.6667, 1.0000]]])
     """
-    queries_at = keys_at if queries_at is None else queries_at
-    for axis, places, n in (("k (keys)", keys_at, k.shape[2]), ("q (queries)", queries_at, q.shape[2])):
+    asking_at = keys_at if queries_at is None else queries_at
+    for axis, places, n in (("k (keys)", keys_at, k.shape[2]), ("q (queries)", asking_at, q.shape[2])):
         if places.ndim != 2 or places.shape[0] != n:
             raise ValueError(f"axis {axis}: coordinates have shape {list(places.shape)}, expected [{n}, axes]")
     check_attention(q, k, mask=mask)
-    start, end = queries_at.to(q.device).double(), keys_at.to(q.device).double()
-    start, end = start - (middle := end.mean(0)), end - middle  # far from zero near places are told apart no more
+    end = keys_at.to(q.device).double()
+    end = end - (middle := end.mean(0))  # far from zero near places are told apart no more
+    start = end if queries_at is None else queries_at.to(q.device).double() - middle
     scale, few = resolve_beta(beta, q.shape[-1]), keys_at.shape[1] <= tiled.MOST_AXES
     if (few or impl == "triton") and tiled.takes(impl, q, k, mask, scale, start, end):
         return tiled.mean_distance(q, k, start, end, mask, scale, causal)
@@ -331,8 +332,9 @@ def rollout(
     if isinstance(start, int):
         if not -tokens <= start < tokens:
             raise ValueError(f"start is {start}; expected a token in 0…{tokens - 1}")
-        one_hot = torch.nn.functional.one_hot(torch.tensor(start % tokens), tokens)
-        start = one_hot.to(records[-1].q.device).expand(b, tokens)
+        one = start % tokens
+        start = torch.zeros(b, tokens, device=records[-1].q.device)  # made there: a copy would wait for the device
+        start[:, one] = 1.0
     if start.shape != (b, tokens):
         raise ValueError(f"start has shape {list(start.shape)}, expected (b t) = [{b}, {tokens}]")
     r = start.to(torch.promote_types(records[-1].q.dtype, torch.float32))

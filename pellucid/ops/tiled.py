@@ -12,6 +12,8 @@ from typing import Any, Literal
 import torch
 from jaxtyping import Float
 from torch import Tensor
+from torch._C._functorch import is_functorch_wrapped_tensor  # pyright: ignore[reportMissingImports]
+from torch.nn import Parameter
 
 from pellucid.kernels.totals import Totals
 from pellucid.ops.checks import is_learned
@@ -20,7 +22,7 @@ from pellucid.ops.rules import Rule
 Summing = Literal["auto", "blocks", "triton"]
 TakenMask = Any  # a mask that `takes` has let through: a tensor or None, no rule
 WIDEST_HEAD = 256
-MOST_TOP, MOST_AXES, FEW_COLUMNS = 16, 3, 4  # beyond these a kernel's registers are full
+MOST_TOP, MOST_AXES = 16, 3  # beyond these a kernel's registers are full
 HAS_TRITON = importlib.util.find_spec("triton") is not None
 
 
@@ -45,6 +47,8 @@ def _why_not(q: Tensor, k: Tensor, mask: Tensor | Rule | None, beta: float, othe
         return f"needs tensors on CUDA, these are on {q.device}"
     if not HAS_TRITON:
         return "needs Triton, which isn't installed"
+    if any(type(x) not in (Tensor, Parameter) or is_functorch_wrapped_tensor(x) for x in (q, k, *_tensors(mask))):
+        return "takes plain tensors alone, none that stand for others"  # as under vmap, or without data
     if q.dtype not in (torch.float32, torch.bfloat16, torch.float16):
         return f"takes float32, bfloat16 and float16, not {q.dtype}"
     if interpreted and q.dtype == torch.bfloat16:
@@ -62,6 +66,10 @@ def _why_not(q: Tensor, k: Tensor, mask: Tensor | Rule | None, beta: float, othe
     if torch.compiler.is_compiling():
         return "can't be compiled into a graph"
     return None
+
+
+def _tensors(mask: TakenMask) -> tuple[Tensor, ...]:
+    return (mask,) if isinstance(mask, Tensor) else ()
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor, mask: TakenMask, beta: float, causal: bool) -> Float[Tensor, "b h q e"]:
@@ -89,18 +97,17 @@ def entropy(q: Tensor, k: Tensor, mask: TakenMask, beta: float, causal: bool) ->
     from pellucid.kernels.row_sums import sum_rows
 
     with _on(q):
-        return sum_rows(q, k, mask, beta, causal, also="entropy")[1]
+        return sum_rows(q, k, mask, beta, causal, entropy=True)[1]
 
 
 def mean_distance(
     q: Tensor, k: Tensor, queries_at: Tensor, keys_at: Tensor, mask: TakenMask, beta: float, causal: bool
 ) -> Float[Tensor, "b h q"]:
-    """queries_at, keys_at: coordinates not far from zero, where float32 tells near places apart."""
-    from pellucid.kernels.row_sums import sum_rows
+    """queries_at, keys_at: coordinates around zero, where float32 tells near places apart."""
+    from pellucid.kernels.distance import average_distance
 
-    places: Any = {"queries_at": queries_at.float(), "keys_at": keys_at.float()}
     with _on(q):
-        return sum_rows(q, k, mask, beta, causal, also="distance", **places)[1]
+        return average_distance(q, k, queries_at, keys_at, mask, beta, causal)
 
 
 def topk(
@@ -109,11 +116,8 @@ def topk(
     """The weights and the keys (b h q n), for n up to MOST_TOP."""
     from pellucid.kernels.top import find_top
 
-    top, total = totals or total_rows(q, k, mask, beta, causal)
     with _on(q):
-        best, keys = find_top(q, k, n, mask, beta, causal)
-    weights = torch.exp2(best - top[..., None]) / total[..., None]
-    return weights.masked_fill_(total[..., None] == 0, 0.0), keys
+        return find_top(q, k, n, totals, mask, beta, causal)
 
 
 def apply_transposed(
@@ -124,8 +128,8 @@ def apply_transposed(
 
     totals = totals or total_rows(q, k, mask, beta, causal)
     with _on(q):
-        if x.shape[-1] <= FEW_COLUMNS:
-            return weigh_sums(q, k, x.float(), totals, mask, beta, causal, by_keys=True)
+        if x.shape[-1] == 1:
+            return weigh_sums(q, k, x[..., 0], totals, mask, beta, causal, by_keys=True)[..., None]
         x = x if x.dtype == q.dtype else x.float()
         return torch.cat([spread(q, k, part, totals, mask, beta, causal) for part in x.split(WIDEST_HEAD, -1)], -1)
 
@@ -145,11 +149,11 @@ def apply_gated(
     from pellucid.kernels.weighed import weigh_sums
 
     totals = total_rows(q, k, mask, beta, causal)
-    x = x.float()[:, None, :, None].expand(-1, q.shape[1], -1, -1)
+    x = x[:, None].expand(-1, q.shape[1], -1)
     dtype = torch.promote_types(gate[0].dtype, gate[1].dtype)
     gate = gate[0].to(dtype), gate[1].to(dtype)
     with _on(q):
-        return weigh_sums(q, k, x, totals, mask, beta, causal, by_keys=transposed, gate=gate)[..., 0].mean(1)
+        return weigh_sums(q, k, x, totals, mask, beta, causal, by_keys=transposed, gate=gate).mean(1)
 
 
 def _on(q: Tensor) -> torch.cuda.device:
