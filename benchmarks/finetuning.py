@@ -8,16 +8,18 @@
 The folder holds Tiny ImageNet as parquet files, train-… and validation-…. Twenty of its 200 classes are drawn once for
 all, their training images by the seed. The official validation images test: results/finetuning-DEVICE.json. Who chooses
 or changes fields of a recipe doesn't see them: 50 other training images of each class are what counts then, and
-choosing keeps results/finetuning_choice-DEVICE.json.
+choosing keeps results/finetuning_choice-DEVICE.json. With --rows a training that is done is written down at once, and
+isn't made again.
 """
 
 import argparse
+import json
 import os
 import random
 import shlex
 import statistics
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from io import BytesIO
@@ -117,9 +119,26 @@ def measure(trial: Trial) -> dict[str, Any]:
     prepare(module, run)
     moved, parameters = count_trained(module)
     row = {"way": trial.name, "images": trial.images, "seed": trial.seed, "top1": report.top1}
-    row |= {"trained": moved / parameters, "training": result.seconds}
-    print(row, flush=True)
-    return row
+    return row | {"trained": moved / parameters, "training": result.seconds}
+
+
+def carry_out(trials: Sequence[Trial], pool: ProcessPoolExecutor, path: Path | None) -> list[dict[str, Any]]:
+    """A row for each trial, in their order: those of the file, and the others, which are added to it as they end."""
+    lines = path.read_text(encoding="utf-8").splitlines() if path and path.is_file() else []
+    done = {key(row): row for row in map(json.loads, lines)}
+    left = [trial for trial in trials if key(vars(trial) | {"way": trial.name}) not in done]
+    for future in as_completed([pool.submit(measure, trial) for trial in left]):
+        row = future.result()
+        done[key(row)] = row
+        print(row, flush=True)
+        if path:
+            with path.open("a", encoding="utf-8") as file:
+                print(json.dumps(row), file=file)
+    return [done[key(vars(trial) | {"way": trial.name})] for trial in trials]
+
+
+def key(row: dict[str, Any]) -> tuple[Any, ...]:
+    return tuple(row[name] for name in ("way", "images", "seed"))
 
 
 def settle(cores: int, numbers: Any) -> None:
@@ -161,6 +180,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--ways", nargs="+", choices=WAYS, default=list(WAYS))
     parser.add_argument("--choose", action="store_true", help="try every LoRA of a list on held-out images")
+    parser.add_argument("--rows", type=Path, help="a file of JSON lines, one for each training that is done")
     parser.add_argument("--workers", type=int, default=1, help="trainings side by side")
     parser.add_argument("--cores", type=int, default=0, help="that each of them has for itself")
     options, changes = parser.parse_known_args()
@@ -182,7 +202,7 @@ def main() -> None:
                 Trial(name, way, count, seed, train, evaluated, tuple(more)) for name, (way, more) in tried.items()
             ]
     with side_by_side(options.workers, options.cores) as pool:
-        rows = gather(list(pool.map(measure, trials)), list(tried))
+        rows = gather(carry_out(trials, pool, options.rows), list(tried))
     if not is_kept and not options.choose:
         return
     columns = {"way": Column(), "images": Column(), "seeds": Column(), "top1": Column("share", 1)}

@@ -1137,7 +1137,7 @@ def test_freed_memory_is_kept_before_the_first_step_on_a_cpu(monkeypatch):
 
 
 def test_what_is_compiled_is_warmed_up_with_the_batch_it_begins_with_and_undone(monkeypatch):
-    monkeypatch.setattr(torch, "compile", lambda function: function)
+    monkeypatch.setattr(torch, "compile", lambda function, **_: function)
     now, asked = [9.0], []
 
     class Slow(Lines):

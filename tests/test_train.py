@@ -363,9 +363,9 @@ def test_parts_of_a_batch_of_images(tmp_path):
 
 @pytest.mark.parametrize("stored", [True, False])
 def test_the_first_steps_see_small_images(stored, monkeypatch):
-    """Half of four steps with a quarter of the tokens, wherever the images lie; the others as without."""
+    """Half of four steps with fewer tokens, the first with fewest, wherever the images lie; the others as without."""
     monkeypatch.setattr("pellucid.training.classify.load_images", random_splits)
-    augment = Augment(crop=4, small=0.5, small_side=16)
+    augment = Augment(crop=4, small=0.5, small_side=16, smaller=0.25, smaller_side=8)
     run, splits = resolve(tiny(recipe("vit_cifar10_fast"), duration="4 steps", augment=augment))
     task = Classification(run, splits, torch.device("cpu"), Processes())
     if not stored:
@@ -375,8 +375,8 @@ def test_the_first_steps_see_small_images(stored, monkeypatch):
     given = [[len(part) for part in parts] for parts in task.batches(0, 4)]
     assert given == ([[5], [5], [4], [4]] if stored else [[5]] * 4)
     Engine(task, run, torch.device("cpu")).fit()
-    assert seen == [16, 16, 32, 32, 32]  # four steps, and an evaluation
-    assert [task.fitting(torch.zeros(1, 3, side, side)).crop for side in (16, 32)] == [2, 4]
+    assert seen == [8, 16, 32, 32, 32]  # four steps, and an evaluation
+    assert [task.fitting(torch.zeros(1, 3, side, side)).crop for side in (8, 16, 32)] == [1, 2, 4]
 
 
 def test_pairs_cannot_be_split(tmp_path):

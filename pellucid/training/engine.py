@@ -145,7 +145,8 @@ class Engine:
         self.keep = torch.zeros((), device=device)  # share of the average that a step keeps
         self.state = State(task.model, self.average, self.optimizers)
         self.checkpoints = CheckpointWriter(folder.checkpoints, self.processes) if folder else None
-        self.loss = torch.compile(task.loss) if run.compile else task.loss
+        # What is captured is compiled for each shape by itself: code for all of them is slower.
+        self.loss = torch.compile(task.loss, dynamic=False if run.graphs else None) if run.compile else task.loss
         self.graphs: dict[Any, _Graph] = {}  # by the shapes of a step
         self.captures = run.graphs and device.type == "cuda"
         self.capturing = 0.0  # seconds of it since the last flush: no part of training
@@ -187,6 +188,7 @@ class Engine:
 
     @property
     def has_lost_patience(self) -> bool:
+        """Whether as many evaluations in a row brought nothing better as the run has patience for."""
         return 0 < self.run.patience <= self.stale
 
     def _loop(self, start: int, plan: Plan, signals: "_Signals") -> int:

@@ -24,9 +24,9 @@ def orthogonalised(matrices: Float[Tensor, "n rows columns"], steps: int = 5) ->
     tall = x.shape[-2] > x.shape[-1]
     x = x.mT if tall else x
     x = x / (x.norm(dim=(-2, -1), keepdim=True) + 1e-7)
-    for _ in range(steps):
+    for _ in range(steps):  # three launches each: a x + (b g + c g²) x, where g is x xᵀ
         gram = x @ x.mT
-        x = a * x + (b * gram + c * gram @ gram) @ x
+        x = torch.baddbmm(x, torch.baddbmm(gram, gram, gram, beta=b, alpha=c), x, beta=a)
     return x.mT if tall else x
 
 
