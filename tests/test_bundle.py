@@ -6,7 +6,7 @@ import json
 import math
 import re
 import struct
-from dataclasses import fields, replace
+from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.testing import assert_close
 
+from pellucid.explain.layers import Windows
 from pellucid.explain.trace import Layer, Likely, Map, SeenPicture, Stream, Trace
 from pellucid.ops import weights
 from pellucid.views.bundle import from_bytes, load_trace, save_trace, to_bytes
@@ -42,11 +43,18 @@ def make(n: int = 5, heads: int = 2, width: int = 4, **layer: Any) -> Trace:
         *(torch.rand(heads, 3, 3) > 0.5, torch.rand(heads, 3), torch.randn(heads, 3, 3).half().float(), 30.0),
         torch.randn(heads),
     )
+    windows = Windows(
+        torch.tensor([[2, 3], [0, 1]]), torch.tensor([1, 0]), torch.rand(2, 1, 2, 2) > 0.2, torch.ones(2, 1, 2, 2)
+    )
+    within = replace(
+        heard, name="within", k=torch.randn(1, 4, width), values=torch.rand(heads, 4), mask=None, bias=None
+    )
+    within = replace(within, windows=windows)
     maps = (Map("rollout", "a", 0, torch.rand(n)), Map("gradient", "dög", None, torch.rand(3), "frames"))
     picture = torch.randint(256, (3, 4, 4 * (n - 1)), dtype=torch.uint8)
     return Trace(
         *("model", "captioner", (image, words, sound), (SeenPicture("image", picture),)),
-        *((Layer(**own | layer), cross, heard), (("cat", 0.75),), WORDS, maps),
+        *((Layer(**own | layer), cross, heard, within), (("cat", 0.75),), WORDS, maps),
         *((Likely("words", 1, (("dog", 0.5), ("cat", 0.25))),), (("odd", "it mixes its heads"),)),
     )
 
@@ -77,7 +85,9 @@ def assert_same(a: Any, b: Any) -> None:
     assert type(a) is type(b)
     for field in fields(a):
         x, y = getattr(a, field.name), getattr(b, field.name)
-        if isinstance(x, Tensor):
+        if is_dataclass(x):
+            assert_same(x, y)
+        elif isinstance(x, Tensor):
             if field.name == "mask" and x.ndim == 2:
                 x = x[None]
             if field.name in ("q", "k"):
@@ -135,6 +145,8 @@ def test_layout_is_as_documented():
         *(f"layers.0.{part}" for part in ("q", "k", "values", "mask")),
         *(f"layers.1.{part}" for part in ("q", "k", "values")),
         *(f"layers.2.{part}" for part in ("q", "k", "values", "bias", "sinks", "mask")),
+        *(f"layers.3.{part}" for part in ("q", "k", "values", "sinks")),
+        *(f"layers.3.windows.{part}" for part in ("places", "kinds", "bias", "mask")),
         *("maps.0", "maps.1"),
     ]
     ends = [entry["data_offsets"] for entry in header.values()]
@@ -261,6 +273,17 @@ SOUND = to_bytes(make_once())
         (lambda h, o: h["layers"][0].update(heads=3), "says 3 heads"),
         (lambda h, o: h["layers"][2].update(softcap=-1), "softcap"),
         (lambda h, o: h["layers"].pop(), "doesn't name"),
+        (lambda h, o: h["layers"][3].update(windows=None), "doesn't name"),
+        (lambda h, o: h["layers"][3].update(causal=True), "has windows; expected no mask"),
+        (lambda h, o: h["layers"][3].update(queries="words"), "has windows; expected no mask"),
+        (
+            lambda h, o: h["layers"][3]["windows"].update(places="layers.3.windows.kinds"),
+            "windows of layer 'within'|doesn't",
+        ),
+        (lambda h, o: o["layers.3.windows.places"].update(shape=[4, 1]), "mask of the trace|has shape"),
+        (lambda h, o: o["layers.3.windows.kinds"].update(shape=[1, 2]), "the windows' kinds"),
+        (lambda h, o: o["layers.3.windows.bias"].update(shape=[1, 2, 2, 2]), "kinds|window's mask or bias"),
+        (lambda h, o: o["layers.3.windows.mask"].update(shape=[1, 1, 2, 2]), "a bit for each of 2 keys"),
         (lambda h, o: h["maps"][0].update(word=99), "of word 99"),
         (lambda h, o: h.update(words=[["a", "b"]]), r"words\[0\]"),
         (lambda h, o: o["__metadata__"].update(version="3"), "version '3'; this program reads versions 1 and 2"),

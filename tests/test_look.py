@@ -1,5 +1,7 @@
 """Two lines for any model: what the trace holds is what the model computed, and why, is what a reference says."""
 
+import importlib
+import itertools
 import math
 from functools import cache
 from typing import Any
@@ -182,40 +184,159 @@ def shaken(model: nn.Module) -> nn.Module:
     return model.eval()
 
 
-def test_windows_are_laid_out_over_the_picture(transformers):
-    """Shifted or not, each patch attends to those of its window as the model's own map of the window says."""
-    side, width, shift = 16, 4, 2
+def map_of_windows(theirs: torch.Tensor, side: int, width: int, shift: int) -> torch.Tensor:
+    """The map over all tokens (h n n) of maps within windows (windows h w w), cut as Swin's paper says: padded at the
+    right and below, rolled, cut. What goes to padding is lost."""
+    padded = -(-side // width) * width
+    places = torch.full((padded, padded), -1)
+    places[:side, :side] = torch.arange(side**2).view(side, side)
+    places = places.roll((-shift, -shift), (0, 1))
+    found = torch.zeros(theirs.shape[1], side**2, side**2)
+    for i, (row, column) in enumerate(itertools.product(range(0, padded, width), repeat=2)):
+        window = places[row : row + width, column : column + width].flatten()
+        inside = window >= 0
+        found[:, window[inside][:, None], window[inside]] = theirs[i][:, inside][:, :, inside]
+    return found
+
+
+@pytest.mark.parametrize("side", [16, 18])
+def test_windows_are_laid_out_over_the_picture(transformers, side):
+    """Shifted or not, padded or not, each patch attends to those of its window as the model's own map of it says."""
     config = transformers.SwinConfig(
-        image_size=32, patch_size=2, embed_dim=16, depths=[2, 1], num_heads=[2, 2], window_size=width
+        image_size=2 * side, patch_size=2, embed_dim=16, depths=[2, 1], num_heads=[2, 2], window_size=4
     )
     model = shaken(transformers.SwinForImageClassification(config))
-    look = pellucid.look(model, given={"pixel_values": torch.rand(1, 3, 32, 32)})
-    assert [(stream.kind, stream.grid) for stream in look.trace.streams] == [("patches", (16, 16)), ("patches", (8, 8))]
+    look = pellucid.look(model, given={"pixel_values": torch.rand(1, 3, 2 * side, 2 * side)})
+    half = side // 2
+    grids = [(stream.kind, stream.grid) for stream in look.trace.streams]
+    assert grids == [("patches", (side, side)), ("patches", (half, half))]
     assert (len(look.trace.layers), look.trace.missed, look.trace.maps) == (3, (), ())
     with torch.no_grad(), Eager(look) as eager:
         eager.fed.call(eager.model)
-    for layer, moved in zip(look.trace.layers[:2], (0, shift), strict=True):
-        places = torch.arange(side**2).view(side, side).roll((-moved, -moved), (0, 1))
-        windows = places.unflatten(0, (-1, width)).unflatten(2, (-1, width)).transpose(1, 2).reshape(-1, width**2)
-        truth = torch.zeros(2, side**2, side**2)
-        for window, theirs in zip(windows, eager.maps[layer.name], strict=True):
-            truth[:, window[:, None], window] = theirs
-        mine = weights(layer.q[None], layer.k[None], **layer.how)[0]
-        assert_close(mine, truth, rtol=0, atol=2e-5)
-        assert not torch.allclose(mine.roll(1, -1), truth, atol=1e-2)
+    read = from_bytes(to_bytes(look.trace))
+    sizes = (side, 0), (side, 2), (half, 0)
+    for layer, halved, (tokens, shift) in zip(look.trace.layers, read.layers, sizes, strict=True):
+        truth = map_of_windows(eager.maps[layer.name], tokens, 4, shift)
+        assert_close(layer.weights(), truth, rtol=0, atol=2e-5)
+        longest = layer.q.norm(dim=-1).max() * layer.k.norm(dim=-1).max()
+        assert_close(halved.weights(), truth, rtol=0, atol=float(abs(layer.beta) * longest * 2**-10 + 1e-3))
+        assert not torch.allclose(layer.weights().roll(1, -1), truth, atol=1e-2)
+        lost = 1 - layer.weights().sum(-1)
+        assert (lost > 1e-3).any() == (tokens % 4 != 0 and not shift)  # on padding
     with pytest.raises(ValueError, match="attends within windows or to channels: no map goes through"):
         look.explain("rollout")
+    with pytest.raises(ValueError, match="the trace holds no maps: none was asked for, or no method goes through"):
+        look.figure()
 
 
-def test_windows_that_do_not_fit_are_named(transformers):
-    config = transformers.SwinConfig(
-        image_size=24, patch_size=2, embed_dim=16, depths=[1, 1], num_heads=[2, 2], window_size=4
-    )
-    look = pellucid.look(
-        transformers.SwinModel(config).eval(), given={"pixel_values": torch.rand(1, 3, 24, 24)}, methods=()
-    )
-    assert [reason for _, reason in look.trace.missed] == [
-        "it attends within windows that are padded, overlap or leave tokens out"
+def test_the_first_stage_of_a_swin_as_it_is_published_is_held(timm):
+    """56 × 56 tokens in windows of 7: a map of ten million weights, of which the file has what the windows have."""
+    model = shaken(timm.create_model("swin_tiny_patch4_window7_224", embed_dim=12, depths=(2, 1, 1, 1)))
+    look = pellucid.look(model, given=torch.rand(1, 3, 224, 224))
+    assert (len(look.trace.layers), look.trace.missed) == (5, ())
+    assert [stream.grid for stream in look.trace.streams] == [(56, 56), (28, 28), (14, 14), (7, 7)]
+    maps: dict[str, torch.Tensor] = {}
+    for name in ("layers.0.blocks.0.attn", "layers.0.blocks.1.attn"):
+        attention = model.get_submodule(name)
+        attention.fused_attn = False
+        attention.attn_drop.register_forward_hook(lambda m, a, out, name=name: maps.__setitem__(name, out))
+    with torch.no_grad():
+        look.passage.fed.call(model)
+    queries = [0, 55, 1571, 3132, 3135]  # corners and the middle
+    for layer, shift in zip(look.trace.layers[:2], (0, 3), strict=True):
+        truth = map_of_windows(maps[layer.name], 56, 7, shift)[:, queries]
+        assert_close(layer.weights(queries=queries), truth, rtol=0, atol=2e-5)
+        assert len(layer.windows.bias) == (4 if shift else 1)  # inside, right, below, corner
+    assert len(to_bytes(look.trace)) < 1.2e6
+
+
+def test_windows_that_read_more_than_their_own_are_named(timm):
+    """Halos: a block's keys are those of its window and of a rim around it."""
+    halo = importlib.import_module("timm.layers.halo_attn").HaloAttn(16, num_heads=2, block_size=4, halo_size=1)
+    model = nn.Sequential(nn.Conv2d(3, 16, 2, 2), halo).eval()
+    with pytest.raises(ValueError, match="no attention of Sequential can be shown: 1: it attends within windows that"):
+        pellucid.look(model, given=torch.rand(1, 3, 32, 32))
+
+
+STEMS = {
+    "convolutions whose steps overlap": ("levit_128s", 224, {}),
+    "reduced keys": ("pvt_v2_b0", 64, {}),
+    "convolutions, then windows of a grid": ("maxvit_pico_rw_256", 128, {"img_size": 128}),
+    "windows behind heads, unrolled": ("hiera_tiny_224", 64, {"img_size": 64}),
+    "strided blocks of a picture": ("mobilevit_xxs", 128, {}),
+    "a ResNet": ("vit_tiny_r_s16_p8_224", 256, {"img_size": 256}),
+    "pixels in a row": ("visformer_tiny", 128, {"img_size": 128}),
+}
+
+
+@pytest.mark.parametrize("name", STEMS)
+def test_a_patch_lies_where_it_is_moved_from(timm, name):
+    """Behind any stem: the queries that change when a place of the picture does lie around that place."""
+    model, side, how = STEMS[name]
+    model = timm.create_model(model, **how).eval()
+    picture = torch.rand(1, 3, side, side)
+    first = pellucid.look(model, given=picture, methods=())
+    layer = first.trace.layers[0]
+    stream = first.trace.stream(layer.queries)
+    rows, columns = stream.grid
+    assert (stream.kind, stream.picture) == ("patches", 0)
+    for row, column in ((0, 0), (0, columns - 1), (rows - 1, 0), (rows // 2, columns - 1)):
+        high, wide = side // rows, side // columns
+        moved = picture.clone()
+        moved[..., row * high : (row + 1) * high, column * wide : (column + 1) * wide] += 1
+        other = pellucid.look(model, given=moved, methods=()).trace.layers[0]
+        felt = (other.q - layer.q).square().sum((0, 2))[stream.first :].view(rows, columns)
+        felt = felt * (felt > felt.max() / 10)
+        middle = [float((felt.sum(1 - axis) * torch.arange(felt.shape[axis])).sum() / felt.sum()) for axis in (0, 1)]
+        assert middle == pytest.approx((row, column), abs=1.5)
+
+
+def test_tokens_that_were_put_in_another_order_are_no_patches(timm):
+    """Hiera's, behind its windows: their number would fit, and each would be shown elsewhere."""
+    model = timm.create_model("hiera_tiny_224", img_size=128).eval()
+    seen = pellucid.look(model, given=torch.rand(1, 3, 128, 128), methods=()).trace
+    assert [(stream.kind, len(stream.labels)) for stream in seen.streams][:3] == [
+        ("patches", 1024), ("patches", 256), ("tokens", 64),
+    ]  # fmt: skip
+    assert {reason for _, reason in seen.missed} == {
+        "it attends within windows, each of which reads other tokens than its own"
+    }
+
+
+def test_a_window_that_is_larger_than_the_picture_is_one(timm):
+    """SAM's, of 4 × 4 patches in a window of 14: all else is padding. Its heads share an axis with the batch."""
+    model = timm.create_model("samvit_base_patch16_224", img_size=64, depth=1, embed_dim=16, num_heads=2).eval()
+    seen = pellucid.look(model, given=torch.rand(1, 3, 64, 64), methods=()).trace
+    (layer,) = seen.layers
+    assert [(stream.kind, stream.grid) for stream in seen.streams] == [("patches", (4, 4))]
+    assert (layer.q.shape, layer.k.shape, layer.windows.places.shape) == ((2, 16, 8), (2, 196, 8), (1, 196))
+    assert layer.weights().sum(-1).max() < 0.9
+
+
+def test_patches_of_a_sound_are_no_frames(transformers):
+    """A spectrogram cut into patches: each has a time and a band, so a row of times would be none of them."""
+    config = transformers.ASTConfig(**SMALL, max_length=64, num_mel_bins=32, patch_size=16)
+    reader = transformers.ASTFeatureExtractor(max_length=64, num_mel_bins=32)
+    model = shaken(transformers.ASTForAudioClassification(config))
+    seen = pellucid.look(model, reader, audio=sound()).trace
+    assert [(stream.kind, len(stream.labels)) for stream in seen.streams] == [("tokens", 12)]
+
+
+def test_tensors_are_given_in_their_order():
+    model = nn.Transformer(16, 2, 1, 1, 32, batch_first=True).eval()
+    seen = pellucid.look(model, given=[torch.rand(1, 5, 16), torch.rand(1, 3, 16)]).trace
+    assert [(layer.q.shape[1], layer.k.shape[1]) for layer in seen.layers] == [(5, 5), (3, 3), (3, 5)]
+    with pytest.raises(ValueError, match="expected tensors, or a dict of them by name"):
+        Reader().read(pellucid.looking.Question(arguments=7), model)
+
+
+def test_what_runs_many_times_over_one_input_is_named(timm):
+    """Pixels within patches, with the patches in the batch: one of them alone would say nothing of the picture."""
+    model = timm.create_model("tnt_s_patch16_224", img_size=64, depth=1).eval()
+    seen = pellucid.look(model, given=torch.rand(1, 3, 64, 64), methods=()).trace
+    assert [layer.q.shape[1] for layer in seen.layers] == [17]
+    assert [reason for _, reason in seen.missed] == [
+        "it ran 16 times over one input, over which of its tokens isn't known"
     ]
 
 

@@ -46,23 +46,31 @@ def kept(monkeypatch):
     return found
 
 
-def test_steps_are_timed_at_both_ends_of_a_run(kept, monkeypatch):
+def test_steps_are_timed_for_each_size_of_images(kept, monkeypatch):
     sides, fitting = [], record.classify.Classification.fitting
     monkeypatch.setattr(
         record.classify.Classification,
         "fitting",
         lambda self, pixels: sides.append(pixels.shape[-1]) or fitting(self, pixels),
     )
-    record.main(["steps", "base", "small", "--count", "2", "--augment.small-side", "8", *TINY])
-    base, small = kept["steps"]
-    assert base["beside"] == 1.0
-    assert sides == [16] * 8 + [8] * 4 + [16] * 4
-    assert small["mean"] == pytest.approx((small["first"] + small["last"]) / 2 * 1024 / 32)
+    sizes = ["--augment.small-side", "8", "--augment.smaller-side", "4"]
+    record.main(["steps", "large", "small", "grow", "--count", "2", *sizes, *TINY])
+    large, small, grow = kept["steps"]
+    assert large["beside"] == 1.0
+    assert sides == [16] * 4 + [8] * 4 + [16] * 4 + [4] * 4 + [8] * 4 + [16] * 4
+    assert small["mean"] == pytest.approx((small["small"] + small["whole"]) / 2 * 1024 / 32)
+    parts = 0.35 * grow["smaller"] + 0.35 * grow["small"] + 0.3 * grow["whole"]
+    assert grow["mean"] == pytest.approx(parts * 1024 / 32)
 
 
-def test_trials_say_what_they_are_worth_in_the_time_of_the_first(kept):
-    record.main(["trials", "base", "stem+lr6", "--epochs", "0.1", *TINY])
+def test_trials_say_what_they_are_worth_in_the_time_of_the_first(kept, tmp_path):
+    rows = ["--rows", str(tmp_path / "rows.jsonl")]
+    record.main(["trials", "base", "--epochs", "0.1", *rows, *TINY])
+    known = kept["trials"][0]
+    record.main(["trials", "base", "stem+lr6@0.2", "--epochs", "0.1", *rows, *TINY])
     first, other = kept["trials"]
+    assert first == known, "what is done isn't made again"
+    assert (first["epochs"], other["epochs"]) == (0.1, 0.2)
     assert first["worth"] == first["held out"]
     assert (other["worth"] < other["held out"]) == (other["training"] > first["training"])
     assert kept["settings"]["images held out"] == 40

@@ -767,7 +767,7 @@ def test_what_the_head_reads_are_the_tokens_that_are_pooled_by_these_weights(poo
     if pooling != "class":
         assert not weights[:, :extra].any()
     with torch.no_grad():
-        tokens = model._tokens(pixels)
+        tokens = model.tokens(pixels)[0]
         tokens = model.norm(tokens) if norm_first else tokens
         pooled = torch.einsum("bt,btd->bd", weights, tokens)
         assert_close(model.head(pooled if norm_first else model.norm(pooled)), model(pixels))

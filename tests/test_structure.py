@@ -196,6 +196,89 @@ def test_windows_after_a_merging_are_a_tower_of_their_own(transformers):
         assert sorted(places[places >= 0].tolist()) == list(range(n * n))  # each token once
 
 
+def test_windows_that_are_rolled_behind_a_merging_stay_in_their_tower(timm):
+    """Merged by splitting each side in two, where Hugging Face's takes every second token; padded, and rolled."""
+    model = timm.create_model(
+        "swin_tiny_patch4_window7_224", img_size=40, window_size=4, embed_dim=12, depths=(2, 2), num_heads=(2, 2)
+    ).eval()
+    with torch.no_grad(), watch(model) as seen:
+        model(torch.randn(1, 3, 40, 40))
+    assert [(t.kind, len(t)) for t in seen.towers] == [("windows", 2), ("windows", 2)]
+    for name, n in zip(seen, (10, 10, 5, 5), strict=True):
+        places = seen[name].reading.places
+        assert sorted(places[places >= 0].tolist()) == list(range(n * n))
+        assert seen[name].reading.windows == len(places) == len(seen[name].q)
+
+
+def test_windows_of_a_width_that_is_no_power_of_two_are_windows_after_a_merging(timm):
+    """56 tokens as 8 windows of 7, then as 28 pairs: one side split in two ways."""
+    model = timm.create_model(
+        "swin_tiny_patch4_window7_224", img_size=112, embed_dim=12, depths=(1, 2), num_heads=(1, 2)
+    ).eval()
+    with torch.no_grad(), watch(model) as seen:
+        model(torch.randn(1, 3, 112, 112))
+    assert [record.reading.places.shape for record in seen.values()] == [(16, 49), (4, 49), (4, 49)]
+
+
+@pytest.mark.parametrize("batch", [1, 2])
+@pytest.mark.parametrize("written", [False, True])
+def test_windows_are_no_heads(batch, written):
+    """Wherever they stand: behind the heads, as Hiera has them, or with the batch, with as many heads as there are."""
+
+    class Windows(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.num_heads = 4
+            self.map, self.qkv = nn.Linear(3, 16), nn.Linear(16, 48)
+
+        def forward(self, x):
+            n, t = len(x), 6
+            y = self.qkv(self.map(x)).view(n, 4, t, 3, 4, 4)  # windows, tokens, q k v, heads, features
+            q, k, v = y.permute(3, 0, 4, 1, 2, 5)
+            y = (q @ k.mT * 0.5).softmax(-1) @ v if written else F.scaled_dot_product_attention(q, k, v)
+            return y.permute(0, 2, 3, 1, 4).reshape(n, 4 * t, 16)
+
+    model, x = Windows(), torch.randn(batch, 24, 3)
+    with watch(model) as seen:
+        model(x)
+    (record,) = seen.values()
+    assert record.q.shape == (4 * batch, 4, 6, 4)
+    assert record.reading.places.tolist() == torch.arange(24).view(4, 6).tolist()
+    own = model.qkv(model.map(x))[0, 6:12, :16].view(6, 4, 4)  # the second window's queries
+    assert_close(record.q[1], own.transpose(0, 1))
+
+
+@pytest.mark.parametrize("batch", [1, 3])
+def test_heads_that_share_an_axis_with_the_batch_are_heads(batch):
+    """As SAM of timm calls PyTorch's kernel: (b·h t d). Gradients and changes find them, too."""
+
+    class Joined(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.map = nn.Linear(8, 24)
+
+        def forward(self, x):
+            n, t, _ = x.shape
+            q, k, v = self.map(x).view(n, t, 3, 2, 4).permute(2, 0, 3, 1, 4).reshape(3, n * 2, t, 4)
+            y = F.scaled_dot_product_attention(q, k, v, attn_mask=torch.zeros(n * 2, t, t))
+            return y.view(n, 2, t, 4).transpose(1, 2).reshape(n, t, 8)
+
+    model, x = nn.Sequential(nn.Linear(8, 8), Joined()), torch.randn(batch, 5, 8)
+    with watch(model, gradients=True) as seen:
+        model(x).square().sum().backward()
+    record = seen["1"]
+    q = model[1].map(model[0](x)).view(batch, 5, 3, 2, 4)[:, :, 0].transpose(1, 2)
+    assert_close(record.q, q.detach())
+    assert record.gradient("q").shape == record.q.shape
+    assert record.check() < 1e-5
+    with torch.no_grad(), watch(model) as seen:
+        model(x)
+        seen["1"].replace(off=[1])
+        out = model(x)
+    assert not out[..., 4:].any()
+    assert out[..., :4].any()
+
+
 def test_unshifted_windows_of_two_sizes_are_two_towers(transformers):
     config = transformers.SwinConfig(
         image_size=32, patch_size=4, embed_dim=8, depths=[1, 1], num_heads=[2, 2], window_size=2

@@ -108,3 +108,76 @@ def test_rows_all_of_whose_keys_lie_far_below_are_looked_at():
         assert (p - model.weights[:, :, -p.shape[2] :] if p.shape[2] == Q else p - 1 / K).abs().max() < 1e-6
     assert seen.check() < 1e-5
     assert replace(seen[""], mask=None).weights(queries=[13]).max() > 0.2
+
+
+def test_a_row_that_was_pushed_down_keeps_the_digits_it_has_left():
+    """Its scores beside 10⁹ have seven digits in float64, and none in float32: `check` allows for that, and no more."""
+
+    class Pushed(nn.Module):
+        def forward(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+            s = q @ k.mT
+            s = s + torch.where(torch.arange(3)[:, None] == 2, -1e9, 0.0)
+            return (s - s.logsumexp(-1, keepdim=True)).exp() @ v
+
+    model, x = Pushed(), [torch.randn(2, 3, 3, 4, dtype=torch.float64) for _ in range(3)]
+    with watch(model) as seen:
+        model(*x)
+    record = seen[""]
+    assert 1e-9 < record.check() < 1e-6
+    assert 1e-9 < record.written.error < 1e-6
+    for wrong in (1.00001, 3):
+        with pytest.raises(ValueError, match="are not what made this output"):
+            replace(record, beta=wrong * record.beta).check()
+    with pytest.raises(ValueError, match="its weights can't be reproduced"), watch(model):
+        model(*[y.float() for y in x])
+
+
+def test_a_row_of_no_numbers_is_named_wherever_it_stands():
+    class Barred(nn.Module):
+        def forward(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+            s = (q @ k.mT).masked_fill(torch.arange(Q)[:, None] == self.row, -math.inf)
+            return s.softmax(-1) @ v
+
+    model, x = Barred(), [torch.randn(1, 1, n, 8) for n in (Q, K, K)]
+    for row in (0, 13, 22):
+        model.row = row
+        with pytest.raises(ValueError, match="its weights hold numbers that are NaN or infinite"), watch(model):
+            model(*x)
+    model.row = Q
+    with watch(model) as seen:
+        model(*x)
+    assert seen.check() < 1e-5
+
+
+def test_one_query_of_heads_that_share_their_keys_is_one_query_if_the_module_says_its_heads():
+    class Step(nn.Module):
+        def forward(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+            s = torch.einsum("bgqrd,bkgd->bgqkr", q, k)
+            return torch.einsum("bgqkr,bkgd->bqgrd", s.softmax(-2), v)
+
+    model, x = Step(), [torch.randn(4, 3, 1, 2, 8), torch.randn(4, 5, 3, 8), torch.randn(4, 5, 3, 8)]
+    shapes = []
+    for heads in (6, None):
+        model.num_heads = heads
+        with watch(model) as seen:
+            model(*x)
+        assert seen.check() < 1e-5
+        shapes.append(tuple(seen[""].weights().shape))
+    assert shapes == [(4, 6, 1, 5), (4, 3, 2, 5)]
+
+
+@pytest.mark.parametrize("train", [False, True])
+def test_heads_that_are_mixed_after_their_weights_were_dropped_are_named(train):
+    class Mixed(nn.Module):
+        def forward(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+            p = nn.functional.dropout((q @ k.mT).softmax(-1), 0.5, self.training)
+            return torch.einsum("bhqk,hi->biqk", p, torch.tensor([[1.0, 3.0], [-2.0, 0.5]])) @ v
+
+    model, x = Mixed().train(train), [torch.randn(2, 2, n, 4) for n in (3, 1, 1)]
+    if train:
+        with pytest.raises(ValueError, match="could not be recorded"), watch(model):
+            model(*x)
+        return
+    with watch(model) as seen:
+        model(*x)
+    assert seen.check() < 1e-5

@@ -16,7 +16,7 @@ from browser import visit as visit
 from torch import Tensor
 from torch.testing import assert_close
 
-from pellucid.explain.layers import Layer
+from pellucid.explain.layers import Layer, Windows
 from pellucid.explain.trace import Likely, Map, Stream, Trace
 from pellucid.views.bundle import from_bytes, save_trace, to_bytes
 from pellucid.views.page import VIEWER_FOLDER, to_html
@@ -91,7 +91,19 @@ def every_part() -> dict[str, Layer]:
         "biases": replaced(plain, bias=bias, mask=mask),
         "capped": replaced(plain, softcap=1.5, bias=bias),
         "sinks": replaced(plain, sinks=torch.linspace(-1, 2, 6)),
+        "windows": within_windows(plain, made),
     }
+
+
+def within_windows(plain: Layer, made: torch.Generator) -> Layer:
+    """Windows of four of the fifteen words, in any order, one place of padding; one of two kinds bars a corner."""
+    places = torch.randperm(16, generator=made).view(4, 4)
+    mask = torch.ones(2, 1, 4, 4, dtype=torch.bool)
+    mask[1, :, :2, 2:] = False
+    bias = torch.randn(2, 6, 4, 4, generator=made).half().float()
+    k = torch.cat([plain.k, torch.randn(3, 16 - N, 16, generator=made)], dim=1)
+    windows = Windows(places, torch.tensor([0, 1, 1, 0]), mask, bias)
+    return replaced(plain, k=k, values=torch.ones(6, 16), causal=False, windows=windows)
 
 
 def replaced(layer: Layer, **changes: Any) -> Layer:
@@ -100,6 +112,8 @@ def replaced(layer: Layer, **changes: Any) -> Layer:
 
 def formula(layer: Layer) -> Tensor:
     """The map in float64 (h q k), by the equation of docs/trace.md."""
+    if layer.windows is not None:
+        return formula_of_windows(layer)
     q, k = layer.q.double(), layer.k.double().repeat_interleave(len(layer.q) // len(layer.k), 0)
     scores = layer.beta * q @ k.mT
     if layer.softcap:
@@ -113,6 +127,22 @@ def formula(layer: Layer) -> Tensor:
     sink = 0 if layer.sinks is None else layer.sinks.double().exp()[:, None, None]
     total = e.sum(-1, keepdim=True) + sink
     return torch.where(total > 0, e / total, 0.0)
+
+
+def formula_of_windows(layer: Layer) -> Tensor:
+    """One window after the other."""
+    found = torch.zeros(len(layer.q), N, N, dtype=torch.float64)
+    for places, kind in zip(layer.windows.places.tolist(), layer.windows.kinds.tolist(), strict=True):
+        inside = [place for place, key in enumerate(places) if key < N]
+        tokens = [places[place] for place in inside]
+        for head in range(len(layer.q)):
+            q, k = layer.q[head, tokens].double(), layer.k[head // 2, places].double()
+            scores = layer.beta * q @ k.mT + layer.windows.bias[kind, head, inside].double()
+            e = scores.exp() * layer.windows.mask[kind, 0, inside]
+            e = e / e.sum(-1, keepdim=True)
+            for row, query in enumerate(tokens):
+                found[head, query, tokens] = e[row, inside]
+    return found
 
 
 @pytest.fixture(scope="module")
@@ -176,6 +206,34 @@ def test_every_part_of_an_attention_equals_the_formula(served, traces):
         expected = formula(traces[name].layers[0])
         assert_close(torch.tensor(rows, dtype=torch.float64).transpose(0, 1), expected, rtol=0, atol=1e-9)
         assert name == "grouped" or (expected - plain).abs().max() > 0.05  # the part does something
+
+
+def test_what_stands_outside_of_a_window_is_told(served, traces):
+    """Every step from q and k to a weight, of a key inside, of one outside, and of one that was deleted."""
+    layer = traces["windows"].layers[0]
+    query = 5
+    window = next(row for row in layer.windows.places.tolist() if query in row)
+    outside = next(key for key in range(N) if key not in window)
+    told = served("text").evaluate(
+        """async ([query, inside, outside]) => {
+          const { parse } = await import("./viewer/bundle.js");
+          const { attentionRow, changedKeys, openKeys, stepsOf } = await import("./viewer/attention.js");
+          const [layer] = parse(await (await fetch("windows.pellucid")).arrayBuffer()).layers;
+          const gone = changedKeys(layer, new Map([[inside, { length: 1, noise: 0, deleted: true }]]));
+          const steps = [inside, outside].map((key) => stepsOf(layer, 2, query, key, layer.beta));
+          return { steps, open: openKeys(layer, query), without: [...attentionRow(layer, 2, query, layer.beta, gone)] };
+        }""",
+        [query, query, outside],
+    )
+    row = formula(layer)[2, query]
+    (inside, beyond), padding = told["steps"], sum(key >= N for key in window)
+    assert (inside["weight"], inside["open"]) == (pytest.approx(float(row[query]), abs=1e-9), True)
+    assert (beyond["weight"], beyond["open"], beyond["exp"]) == (0, False, 0)
+    assert inside["count"] == told["open"] <= 4
+    assert inside["padding"] <= padding
+    kept = row.clone()
+    kept[query] = 0
+    assert_close(torch.tensor(told["without"]).double(), kept / (1 - row[query]), rtol=0, atol=1e-9)
 
 
 def test_a_line_of_text(served, traces, tmp_path):

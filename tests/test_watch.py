@@ -197,6 +197,57 @@ def test_check_names_where_numbers_are_not_finite():
         seen[""].check()
 
 
+class Overwriting(nn.Module):
+    """Writes into what its attention was given or gave, between the attention and the end of the forward."""
+
+    def __init__(self, part: str):
+        super().__init__()
+        self.attention = MultiHeadAttention(16, 4)
+        self.part = part
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        q, k, v = (x.unflatten(-1, (4, -1)).transpose(1, 2).contiguous() for _ in range(3))
+        mask = masks.causal(x.shape[1])
+        output = ops.attend(q, k, v, mask)
+        parts = {"q": q, "k": k, "v": v, "mask": mask, "output": output}
+        if self.part:
+            parts[self.part].fill_(1)
+        return output
+
+
+@pytest.mark.parametrize("part", ["", "q", "k", "v", "mask", "output"])
+def test_what_is_written_over_before_anybody_asks_is_noticed(part):
+    with torch.no_grad(), watch(model := Overwriting(part)) as seen:
+        model(torch.randn(1, 5, 16))
+    if not part:
+        assert seen[""].check() < 1e-6
+        return
+    with pytest.raises(ValueError, match=f"{part} was changed in place after it was recorded"):
+        seen[""].check()
+
+
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+def test_records_are_the_same_whenever_and_wherever_they_are_asked_for(mode):
+    model, x = nn.Sequential(MultiHeadAttention(32, 4), MultiHeadAttention(32, 4)), torch.randn(2, 7, 32)
+    with mode(), watch(model) as seen:
+        model(x)
+        early = seen["1"]
+        model(2 * x)
+    assert early.name == "1"
+    model[0] = nn.Identity()  # what the model becomes is nothing to its records
+    asked = []
+    thread = threading.Thread(target=lambda: asked.append(list(seen)))
+    with torch.autocast("cpu", torch.bfloat16):
+        thread.start()
+        thread.join()
+        names = list(seen)
+    assert asked == [names] == [["0", "1", "0#2", "1#2"]]
+    assert [seen[name].q.dtype for name in names] == [torch.float32] * 4
+    assert seen.check() < 1e-6
+    with pytest.raises(AssertionError):
+        assert_close(seen["0"].q, seen["0#2"].q)
+
+
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
 def test_check_knows_each_precision(dtype):
     attention = MultiHeadAttention(64, 4).to(dtype)

@@ -167,6 +167,7 @@ def test_exported_programs():
     assert len(look(model, x)) == 2
 
 
+@pytest.mark.filterwarnings("ignore:There is a performance drop")  # PyTorch 2.15 says it of vmap
 def test_vmap_is_named():
     model = Calls(torch.vmap(lambda x: F.scaled_dot_product_attention(x, x, x)))
     with pytest.raises(ValueError, match="runs under vmap, whose tensors can't be kept"), watch(model):

@@ -43,7 +43,7 @@ class LayerReport:
 
 
 def report_heads(layers: Trace | Records, grid: tuple[int, int] | None = None) -> tuple[LayerReport, ...]:
-    """Of a trace, or of records as `watch` keeps them.
+    """What each head is like, layer by layer: of a trace, or of records as `watch` keeps them.
 
     grid: rows and columns of the patches, for records of self-attention over an image; its last tokens are the patches.
 
@@ -129,7 +129,7 @@ def _report(
     answering: tuple[int, int] | None,
 ) -> LayerReport:
     b, h, queries, _ = q.shape
-    keys = k.shape[2]
+    keys = layer.n_keys if isinstance(layer, Layer) else k.shape[2]
     extra = None if answering is None else keys - answering[0] * answering[1]
     if extra is not None and extra < 0:
         raise ValueError(f"record {layer.name!r} has {keys} keys, expected the {answering} patches at least")
@@ -139,7 +139,7 @@ def _report(
     gram = q.new_zeros(b, h, h, dtype=torch.float64)
     how = layer.how if isinstance(layer, Layer) else {"mask": layer.mask, "beta": layer.beta, "causal": layer.causal}
     for rows, p in weight_blocks(q, k, **how):
-        p = p.double()
+        p = p[..., :keys].double()
         entropy += torch.special.entr(p).sum((2, 3))
         gram += torch.einsum("bhqk,bgqk->bhg", p, p)
         if extra is None:

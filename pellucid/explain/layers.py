@@ -12,13 +12,38 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from pellucid.ops import masks
+from pellucid.ops import masks, summaries
 from pellucid.ops.exact import share_heads
-from pellucid.ops.rules import Allow, Apply, Fill, Hold, Plus, Positions, Rule, Step, Times
+from pellucid.ops.rules import Allow, Apply, Fill, Hold, Plus, Positions, Rule, Step, Times, Within
+from pellucid.ops.summaries import Selection
 from pellucid.watching.record import Record
 
-MOST_PAIRS = 1 << 24  # of a query and a key, in each head, that an attention within windows may have written out
+MOST_PAIRS = 1 << 24  # of places in a window, in each head, that windows may have biases of their own for
 LOW = -1e3  # a score that lies so far below the best of its row doesn't count: e to this power is nothing
+
+
+@dataclass(frozen=True, eq=False)
+class Windows:
+    """Which tokens attend to each other, where each attends to those of its window alone.
+
+    >>> pairs = Windows(torch.tensor([[0, 1], [2, 3]]), torch.tensor([0, 0]))
+    >>> pairs.step()(torch.zeros(1, 1, 1, 4), torch.tensor([2]))     # the third token's scores
+    tensor([[[[-inf, -inf, 0., 0.]]]])
+    """
+
+    places: Int[Tensor, "windows w"]
+    """Which token stands at each place of each window. From the number of tokens on they are padding: keys that nobody
+    gave, which take their share all the same."""
+    kinds: Int[Tensor, " windows"]
+    """Which of the masks and biases is a window's: shifted windows at an edge have another than those inside."""
+    mask: Bool[Tensor, "kinds *each w w"] | None = None
+    bias: Float[Tensor, "kinds *heads w w"] | None = None
+
+    def step(self) -> Within:
+        """What stands between the scores and the softmax."""
+        size = self.places.shape[1]
+        bias = torch.zeros(1 + int(self.kinds.max()), 1, size, size) if self.bias is None else self.bias
+        return Within(self.places, self.kinds, bias if self.mask is None else bias.masked_fill(~self.mask, -math.inf))
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,6 +78,29 @@ class Layer:
     """cap(s) = softcap·tanh(s/softcap)."""
     sinks: Float[Tensor, " h"] | None = None
     """A score for each head that takes its share of the softmax and belongs to no key."""
+    windows: Windows | None = None
+    """Of an attention within windows, instead of mask and bias; padding stands behind the last key."""
+
+    @property
+    def n_keys(self) -> int:
+        """How many tokens answer: padding is none.
+
+        >>> one = torch.ones(1, 3, 2)
+        >>> windows = Windows(torch.tensor([[0, 1], [2, 3]]), torch.tensor([0, 0]))
+        >>> Layer("a", "x", "x", one, torch.ones(1, 4, 2), 1.0, False, None, torch.ones(1, 4), windows=windows).n_keys
+        3
+        """
+        return self.k.shape[1] if self.windows is None else self.q.shape[1]
+
+    def weights(self, heads: Selection = None, queries: Selection = None) -> Float[Tensor, "heads queries k"]:
+        """The map, or a block of it. A row sums to less than one where a sink or padding takes its share.
+
+        >>> q, one = torch.zeros(2, 3, 4), torch.ones(2, 3)
+        >>> Layer("a", "x", "x", q, q, 1.0, True, None, one).weights(heads=[0], queries=[1])
+        tensor([[[0.5000, 0.5000, 0.0000]]])
+        """
+        rows = summaries.weights(self.q[None], self.k[None], **self.how, heads=heads, queries=queries)
+        return rows[0, ..., : self.n_keys]
 
     @property
     def how(self) -> dict[str, Any]:
@@ -68,21 +116,24 @@ class Layer:
 
     def _mask(self) -> Tensor | Rule | None:
         bias = self.bias
+        sinks = None if self.sinks is None else self.sinks[None, :, None, None]
         if bias is None and self.mask is not None and self.softcap is None and self.sinks is None:
             return self.mask[None] if self.mask.ndim == 3 else self.mask
         if bias is not None:
             bias = bias[None] if bias.ndim == 3 else bias
             bias = bias if self.mask is None else bias.masked_fill(~self.mask, -math.inf)
-        if self.softcap is None and self.sinks is None:
+        if self.softcap is None and self.sinks is None and self.windows is None:
             return bias
         steps: list[Step] = []
         if (cap := self.softcap) is not None:
             steps.append(Apply(f"{cap:.4g}·tanh(·/{cap:.4g})", lambda s: cap * (s / cap).tanh()))
-        if bias is not None:
+        if self.windows is not None:
+            steps.append(self.windows.step())
+        elif bias is not None:
             steps.append(Plus(bias))
         elif self.mask is not None:
             steps.append(Fill(~self.mask, -math.inf))
-        return Rule(tuple(steps), sinks=None if self.sinks is None else self.sinks[None, :, None, None])
+        return Rule(tuple(steps), sinks=sinks)
 
 
 def layer_of(record: Record, queries: str, keys: str, row: int = 0) -> Layer:
@@ -115,27 +166,47 @@ def layer_of_windows(record: Record, places: Int[Tensor, "windows w"], queries: 
     places: which token stands where, as `Reading.places` says it. ValueError if that can't be said.
     """
     windows, size = places.shape
-    count = windows * size
-    if not torch.equal(places.flatten().sort().values, torch.arange(count)):
-        raise ValueError("it attends within windows that are padded, overlap or leave tokens out")
+    tokens = int((places >= 0).sum())
+    if not torch.equal(places[places >= 0].sort().values, torch.arange(tokens)) or record.k.shape[2] != size:
+        raise ValueError("it attends within windows that overlap or leave tokens out")
+    places = places.clone()
+    places[places < 0] = torch.arange(tokens, places.numel())
     each = [layer_of(record, queries, keys, row * windows + i) for i in range(windows)]
-    first = each[0]
-    heads = max((len(one.bias) for one in each if one.bias is not None), default=1)
-    if heads * count**2 > MOST_PAIRS:
-        raise ValueError(
-            f"it attends within windows of {count:,} tokens, whose {heads * count**2:,} biases are more than a trace "
-            f"holds ({MOST_PAIRS:,})"
-        )
-    mask = torch.zeros(max(1 if one.mask is None else len(one.mask) for one in each), count, count, dtype=torch.bool)
-    bias = torch.zeros(heads, count, count)
-    for one, at in zip(each, places, strict=True):
-        allowed = torch.ones(1, size, size, dtype=torch.bool) if one.mask is None else one.mask
-        mask[:, at[:, None], at] = allowed & masks.causal(size, size) if one.causal else allowed
-        if one.bias is not None:
-            bias[:, at[:, None], at] = one.bias
     order = places.flatten().argsort()
     q, k, values = (torch.cat(parts, 1)[:, order] for parts in zip(*((x.q, x.k, x.values) for x in each), strict=True))
-    return replace(first, q=q, k=k, values=values, causal=False, mask=mask, bias=bias if bool(bias.any()) else None)
+    return replace(
+        each[0], q=q[:, :tokens], k=k, values=values, causal=False, mask=None, bias=None, windows=_tell(each, places)
+    )
+
+
+def _tell(each: Sequence[Layer], places: Int[Tensor, "windows w"]) -> Windows:
+    """The windows' masks and biases, those that are alike once."""
+    size = places.shape[1]
+    kinds: dict[bytes, int] = {}
+    parts: list[tuple[Tensor, Tensor]] = []
+    numbers: list[int] = []
+    for one in each:
+        mask = torch.ones(1, size, size, dtype=torch.bool) if one.mask is None else one.mask
+        mask = mask & masks.causal(size, size) if one.causal else mask
+        bias = torch.zeros(1, size, size) if one.bias is None else one.bias
+        kind = mask.numpy().tobytes() + bias.numpy().tobytes()
+        if kind not in kinds:
+            kinds[kind] = len(parts)
+            parts.append((mask, bias))
+        numbers.append(kinds[kind])
+    mask, bias = (_stack([pair[i] for pair in parts]) for i in (0, 1))
+    if bias.numel() > MOST_PAIRS:
+        raise ValueError(
+            f"it attends within windows that have {bias.numel():,} biases of their own; a trace holds {MOST_PAIRS:,}"
+        )
+    told = Windows(places, torch.tensor(numbers))
+    return replace(told, mask=None if bool(mask.all()) else mask, bias=bias if bool(bias.any()) else None)
+
+
+def _stack(parts: Sequence[Tensor]) -> Tensor:
+    """(kinds, 1 or h, w, w)."""
+    heads = max(map(len, parts))
+    return torch.stack([part.expand(heads, -1, -1) for part in parts])
 
 
 @dataclass(eq=False)

@@ -40,7 +40,9 @@ def timelapse(
     *,
     target: int | str | None = None,
 ) -> tuple[Moment, ...]:
-    """target: the class to explain at each step, by number or name; the likeliest to the model then unless given.
+    """What a classifier looked at after each of these steps, given (step, model) in their order.
+
+    target: the class to explain at each step, by number or name; the likeliest to the model then unless given.
 
     >>> import torch, pellucid
     >>> model, picture = pellucid.load("vit-cifar10").model, torch.zeros(3, 32, 32, dtype=torch.uint8)
@@ -69,7 +71,7 @@ def timelapse_caption(
     caption: str | None = None,
     beam: int = 5,
 ) -> tuple[tuple[int, tuple[Map, ...]], ...]:
-    """For each step the maps of the given caption's words, or of what the model then said.
+    """What a captioner looked at after each step: the maps of the given caption's words, or of what it said then.
 
     >>> import torch, pellucid
     >>> speaker, picture = pellucid.load("captioner-scenes"), torch.zeros(3, 48, 48, dtype=torch.uint8)

@@ -158,6 +158,7 @@ class Unsaid:
         return self.probability / max(self.blank, 1e-12)
 
     def to_json(self) -> dict[str, Any]:
+        """All of it but the map, as JSON has it."""
         return {name: getattr(self, name) for name in ("word", "after", "probability", "blank", "gain")}
 
 

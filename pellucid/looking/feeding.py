@@ -38,7 +38,7 @@ class Question:
     audio: Any = None
     """Samples, as many a second as the reader takes."""
     arguments: Any = None
-    """What the model is called with, as it is: a tensor, or a dict of arguments."""
+    """What the model is called with, as it is: a tensor or several, or a dict of arguments."""
     generate: int | None = None
     """How many tokens are to be generated at most; none unless the model can't answer otherwise."""
 
@@ -98,6 +98,7 @@ class Reader:
 
     @classmethod
     def of(cls, reader: Any) -> "Reader":
+        """The parts that a reader has; of nothing, one that takes arguments as they are."""
         if reader is None or isinstance(reader, Reader):
             return reader or cls()
         if isinstance(reader, Mapping) and "mean" in reader and "input_size" in reader:
@@ -237,10 +238,10 @@ class Reader:
         return dict(inputs), float(seconds)
 
     def _as_it_is(self, given: Any, model: nn.Module) -> Fed:
-        if isinstance(given, Tensor):
-            given = {"0": given}
+        if isinstance(given, Tensor | tuple | list):
+            given = {str(i): x for i, x in enumerate([given] if isinstance(given, Tensor) else given)}
         if not isinstance(given, Mapping) or not all(isinstance(name, str) for name in given):
-            raise ValueError(f"the model's arguments are {brief(given)}; expected a tensor, or a dict of them by name")
+            raise ValueError(f"the model's arguments are {brief(given)}; expected tensors, or a dict of them by name")
         texts = tuple(
             self.row(name, x, model)
             for name, x in given.items()

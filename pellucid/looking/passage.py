@@ -67,19 +67,27 @@ class Passage:
 
     def row(self, record: Record) -> int:
         """Which row of a record's batch is shown: of several texts the best, of all else the one that there is."""
-        return self.answered.row if len(record.q) == len(self.fed.candidates) else 0
+        return self.answered.row if self._count_rows(record) == len(self.fed.candidates) else 0
+
+    def _count_rows(self, record: Record) -> int:
+        """Inputs in its batch: windows lie there, too."""
+        return len(record.q) // (1 if record.reading is None else record.reading.windows)
 
     def layers(self) -> tuple[tuple[Layer, ...], tuple[tuple[str, str], ...]]:
         """The attentions as a trace holds them, and those that it can't, each with the reason."""
         held, missed = [], [(each.module or "the model", each.reason) for each in self.seen.missed]
+        fed = {1, len(self.fed.candidates), *(len(x) for x in self.fed.arguments.values() if _has_rows(x))}
         for name, record in self.seen.items():
             ends = self.ends[name]
             names = ends.queries.stream.name, ends.keys.stream.name
             try:
                 if ends.places is not None:
-                    held.append(layer_of_windows(record, ends.places, *names, self.answered.row))
-                elif ends.queries.kind == "windows":
-                    raise ValueError("it attends within windows, whose places are unknown")
+                    held.append(layer_of_windows(record, ends.places, *names, self.row(record)))
+                elif (reading := record.reading) is not None and reading.windows > 1:
+                    across = "reads other tokens than its own" if reading.kind == "cross" else "lies where isn't known"
+                    raise ValueError(f"it attends within windows, each of which {across}")
+                elif (rows := self._count_rows(record)) not in fed:
+                    raise ValueError(f"it ran {rows} times over one input, over which of its tokens isn't known")
                 else:
                     held.append(layer_of(record, *names, self.row(record)))
             except ValueError as reason:
@@ -105,6 +113,10 @@ class Passage:
             and (text.argument in tokens.inputs or not tokens.inputs)
         )
         return next(made, None)
+
+
+def _has_rows(x: Any) -> bool:
+    return isinstance(x, Tensor) and x.ndim > 0
 
 
 @contextmanager

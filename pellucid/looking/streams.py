@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from pellucid.explain.trace import Stream
 from pellucid.looking.feeding import Fed, TextRow
 from pellucid.watching import Record, Seen
-from pellucid.watching.streams import Reading
+from pellucid.watching.streams import Grid, Reading
 
 MOST_EXTRA = 64  # tokens of a picture that are no patches
 HEARD = ("input_features", "input_values")
@@ -26,6 +26,8 @@ class Tokens:
     """What the model was given that the first of them was made from."""
     kind: str | None = None
     """How the first attention reads them; None where the data could not be followed."""
+    grid: Grid | None = None
+    """How they lie on a picture, where the data say it."""
     names: list[str] = field(default_factory=list)
     """The attentions whose queries they are."""
     stream: Stream = field(init=False)
@@ -64,16 +66,17 @@ def _follow(seen: Seen) -> dict[str, Ends]:
         count, kind = record.q.shape[2], None if reading is None else reading.kind
         places = reading.places if reading is not None and kind == "windows" else None
         if places is not None:
-            count = n_keys = places.numel()
+            count = n_keys = int((places >= 0).sum())
+        grids = (None, None) if reading is None else reading.grids
         of = reading.tokens if reading is not None and kind != "channels" else None
         which = of or (kind, _stack(name)), count
-        asking = known.setdefault(which, Tokens(count, seen.inputs(name), kind))
+        asking = known.setdefault(which, Tokens(count, seen.inputs(name), kind, grids[0]))
         asking.names.append(name)
         if reading is None or not _crosses(reading, count, n_keys):
             answering = asking if n_keys == count else known.setdefault((which, n_keys), Tokens(n_keys, (), kind))
         else:
             answering = _written_by(seen, ends, name) or known.setdefault(
-                ("keys", reading.keys, n_keys), Tokens(n_keys, seen.inputs(name, "keys"), kind)
+                ("keys", reading.keys, n_keys), Tokens(n_keys, seen.inputs(name, "keys"), kind, grids[1])
             )
         ends[name] = Ends(asking, answering, places)
     return ends
@@ -110,9 +113,9 @@ def _describe(tokens: Tokens, fed: Fed, model: nn.Module, row: int) -> Stream:
     if named or (texts and not (fed.pictures and seen_pixels)):
         return _text((named or texts)[0], fed, row)
     apart = not {text.argument for text in fed.texts} & set(tokens.inputs)  # in one row with words they are mixed
-    if fed.pictures and seen_pixels and apart and (grid := find_grid(tokens.count, fed, model)) is not None:
+    if fed.pictures and seen_pixels and apart and (grid := lay_out(tokens, fed, model)) is not None:
         return _patches(tokens.count, grid)
-    if fed.seconds and (set(HEARD) & set(tokens.inputs) or not tokens.inputs):
+    if fed.seconds and tokens.grid is None and (set(HEARD) & set(tokens.inputs) or not tokens.inputs):
         return _frames(tokens.count, fed.seconds)
     return Stream("tokens", "tokens", tuple(map(str, range(tokens.count))))
 
@@ -124,11 +127,23 @@ def _text(text: TextRow, fed: Fed, row: int) -> Stream:
     return Stream(name, "text", text.labels[row], special=text.special[row], prompt=text.prompt)
 
 
-def _patches(count: int, grid: tuple[int, int]) -> Stream:
-    extra = count - grid[0] * grid[1]
-    before = ["class"][:extra] + [f"register {i + 1}" for i in range(extra - 1)]
-    places = [f"patch {row},{column}" for row in range(grid[0]) for column in range(grid[1])]
-    return Stream.patches("image", (*before, *places), grid)
+def _patches(count: int, grid: Grid) -> Stream:
+    before = ["class"][: grid.first] + [f"register {i + 1}" for i in range(grid.first - 1)]
+    places = [f"patch {row},{column}" for row in range(grid.rows) for column in range(grid.columns)]
+    after = [f"token {i}" for i in range(len(before) + len(places), count)]
+    special = (*range(grid.first), *range(count - len(after), count))
+    labels = (*before, *places, *after)
+    return Stream("image", "patches", labels, special, (grid.rows, grid.columns), grid.first, 0)
+
+
+def lay_out(tokens: Tokens, fed: Fed, model: nn.Module) -> Grid | None:
+    """How tokens of a picture lie on it: by the data, or where those don't say, by their number."""
+    grid = tokens.grid
+    if grid is None:
+        sides = find_grid(tokens.count, fed, model)
+        return None if sides is None else Grid(*sides, first=tokens.count - sides[0] * sides[1])
+    size = grid.rows * grid.columns
+    return grid if grid.in_order and 1 < size <= tokens.count - grid.first <= size + MOST_EXTRA else None
 
 
 def _frames(count: int, seconds: float) -> Stream:

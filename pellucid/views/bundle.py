@@ -10,6 +10,7 @@ import struct
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Literal
 
 import numpy as np
@@ -17,6 +18,7 @@ import torch
 from torch import Tensor
 
 from pellucid.config import from_json, parse_json, to_json
+from pellucid.explain.layers import Windows
 from pellucid.explain.trace import Layer, Likely, Map, SeenPicture, Stream, Trace
 from pellucid.files import sync_named
 from pellucid.views.first_bundle import MAGIC, read_first
@@ -26,8 +28,13 @@ FORMAT, VERSION = "pellucid-trace", "2"
 SUFFIX = ".pellucid"
 ALIGNED = 8  # bytes: the data begin at a multiple of it
 
-DType = Literal["F16", "F32", "U8"]
-NUMPY_DTYPES: dict[DType, np.dtype] = {"F16": np.dtype("<f2"), "F32": np.dtype("<f4"), "U8": np.dtype("u1")}
+DType = Literal["F16", "F32", "I32", "U8"]
+NUMPY_DTYPES: dict[DType, np.dtype] = {
+    "F16": np.dtype("<f2"),
+    "F32": np.dtype("<f4"),
+    "I32": np.dtype("<i4"),
+    "U8": np.dtype("u1"),
+}
 
 
 @dataclass(frozen=True)
@@ -36,6 +43,17 @@ class PictureHeader:
 
     name: str
     tensor: str
+
+
+@dataclass(frozen=True)
+class WindowsHeader:
+    """The windows of a layer, their tensors by their names."""
+
+    places: str
+    kinds: str
+    bias: str | None = None
+    mask: str | None = None
+    bias_scale: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -53,6 +71,7 @@ class LayerHeader(AttentionHeader):
     q_scale: float = 1.0
     k_scale: float = 1.0
     bias_scale: float = 1.0
+    windows: WindowsHeader | None = None
 
 
 @dataclass(frozen=True)
@@ -87,6 +106,9 @@ class TraceHeader:
         for layer in self.layers:
             names = layer.q, layer.k, layer.values, layer.bias, layer.sinks, layer.mask
             dtypes: tuple[DType, ...] = ("F16", "F16", "F32", "F16", "F32", "U8")
+            if (windows := layer.windows) is not None:
+                names += windows.places, windows.kinds, windows.bias, windows.mask
+                dtypes += "I32", "I32", "F16", "U8"
             for name, dtype in zip(names, dtypes, strict=True):
                 if name is not None:
                     expect(named.setdefault(name, dtype) == dtype, f"the tensor {name!r} is {named[name]}", dtype)
@@ -200,18 +222,11 @@ def half_scale(tensor: Tensor) -> float:
 
 def _layer_header(name: str, layer: Layer, data: _Data) -> LayerHeader:
     scales = {part: half_scale(getattr(layer, part)) for part in ("q", "k")}
-    bias, mask, bias_scale = None, None, 1.0
     placed = {part: data.put(f"{name}.{part}", getattr(layer, part), "F16", scales[part]) for part in ("q", "k")}
     values = data.put(f"{name}.values", layer.values, "F32")
-    if layer.bias is not None:
-        expect(bool(layer.bias.isfinite().all()), f"the bias of {layer.name!r} holds NaN or infinity", "finite numbers")
-        bias_scale = half_scale(layer.bias)
-        halves = (_with_heads(layer.bias).double() / bias_scale).numpy().astype(NUMPY_DTYPES["F16"])
-        bias = data.share(f"{name}.bias", halves, "F16")
+    bias, bias_scale = _lay_bias(f"{name}.bias", layer.bias, data)
     sinks = None if layer.sinks is None else data.put(f"{name}.sinks", layer.sinks, "F32")
-    if layer.mask is not None:
-        bits = np.packbits(_with_heads(layer.mask).numpy(), axis=-1, bitorder="little")
-        mask = data.share(f"{name}.mask", bits, "U8")
+    mask = _lay_mask(f"{name}.mask", layer.mask, data)
     return LayerHeader(
         name=layer.name,
         queries=layer.queries,
@@ -227,8 +242,34 @@ def _layer_header(name: str, layer: Layer, data: _Data) -> LayerHeader:
         q_scale=scales["q"],
         k_scale=scales["k"],
         bias_scale=bias_scale,
+        windows=None if layer.windows is None else _windows_header(f"{name}.windows", layer.windows, data),
         **placed,
     )
+
+
+def _windows_header(name: str, windows: Windows, data: _Data) -> WindowsHeader:
+    places, kinds = (
+        data.share(f"{name}.{part}", getattr(windows, part).numpy().astype(NUMPY_DTYPES["I32"]), "I32")
+        for part in ("places", "kinds")
+    )
+    bias, bias_scale = _lay_bias(f"{name}.bias", windows.bias, data)
+    return WindowsHeader(places, kinds, bias, _lay_mask(f"{name}.mask", windows.mask, data), bias_scale)
+
+
+def _lay_bias(name: str, bias: Tensor | None, data: _Data) -> tuple[str | None, float]:
+    """The name of its tensor, in half precision, and what that is to be multiplied by."""
+    if bias is None:
+        return None, 1.0
+    expect(bool(bias.isfinite().all()), f"{name} of the trace holds NaN or infinity", "finite numbers")
+    scale = half_scale(bias)
+    return data.share(name, (_with_heads(bias).double() / scale).numpy().astype(NUMPY_DTYPES["F16"]), "F16"), scale
+
+
+def _lay_mask(name: str, mask: Tensor | None, data: _Data) -> str | None:
+    """The name of its tensor, a bit for each key."""
+    if mask is None:
+        return None
+    return data.share(name, np.packbits(_with_heads(mask).numpy(), axis=-1, bitorder="little"), "U8")
 
 
 def _with_heads(x: Tensor) -> Tensor:
@@ -325,17 +366,29 @@ def _layer(layer: LayerHeader, tensors: Mapping[str, Tensor], counts: Mapping[st
     parts: dict[str, Any] = {name: getattr(layer, name) for name in ("name", "queries", "keys", "causal", "softcap")}
     parts |= {"q": q, "k": _widen(layer.k, tensors, layer.k_scale), "beta": float(layer.beta)}
     parts["values"] = _widen(layer.values, tensors, 1.0)
-    parts["mask"] = None if layer.mask is None else _unpack(layer, tensors[layer.mask], counts.get(layer.keys, 0))
+    parts["mask"] = _unpack(layer.mask, tensors, 3, counts.get(layer.keys, 0))
     parts["bias"] = None if layer.bias is None else _widen(layer.bias, tensors, layer.bias_scale)
     parts["sinks"] = None if layer.sinks is None else _widen(layer.sinks, tensors, 1.0)
+    parts["windows"] = None if layer.windows is None else _windows(layer.windows, tensors)
     return build_layer(parts, counts)
 
 
-def _unpack(layer: LayerHeader, bits: Tensor, n_keys: int) -> Tensor:
-    right = bits.ndim == 3 and bits.shape[-1] == (n_keys + 7) // 8
-    expect(right, f"the mask of {layer.name!r} has shape {tuple(bits.shape)}", f"a bit for each of {n_keys} keys")
+def _windows(windows: WindowsHeader, tensors: Mapping[str, Tensor]) -> SimpleNamespace:
+    """Their parts, not yet known to fit together."""
+    places, kinds = tensors[windows.places].long(), tensors[windows.kinds].long()
+    mask = _unpack(windows.mask, tensors, 4, places.shape[-1] if places.ndim else 0)
+    bias = None if windows.bias is None else _widen(windows.bias, tensors, windows.bias_scale)
+    return SimpleNamespace(places=places, kinds=kinds, mask=mask, bias=bias)
+
+
+def _unpack(name: str | None, tensors: Mapping[str, Tensor], axes: int, n_keys: int) -> Tensor | None:
+    if name is None:
+        return None
+    bits = tensors[name]
+    right = bits.ndim == axes and bits.shape[-1] == (n_keys + 7) // 8
+    expect(right, f"{name} of the trace has shape {tuple(bits.shape)}", f"a bit for each of {n_keys} keys")
     mask = np.unpackbits(bits.numpy(), axis=-1, bitorder="little")
-    expect(not mask[..., n_keys:].any(), f"the mask of {layer.name!r} has bits behind its last key", "zeros")
+    expect(not mask[..., n_keys:].any(), f"{name} of the trace has bits behind its last key", "zeros")
     return torch.from_numpy(mask[..., :n_keys].astype(bool))
 
 

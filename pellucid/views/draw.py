@@ -266,7 +266,7 @@ def _table(rows: Sequence[Float[Tensor, " heads"]]) -> Float[Tensor, "layers hea
 
 
 def _bounded(layer: Layer, picture: str) -> None:
-    most = max(layer.q.shape[1], layer.k.shape[1])
+    most = max(layer.q.shape[1], layer.n_keys)
     if most > MOST_DRAWN:
         raise ValueError(
             f"a {picture} shows at most {MOST_DRAWN} tokens; {layer.name} has {most}; draw_heads shows a token's rows"

@@ -6,9 +6,11 @@ from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any, Literal
 
+import torch
 from torch import Tensor
 
 from pellucid.config import one_line
+from pellucid.explain.layers import Windows
 from pellucid.explain.trace import Layer, Stream, Trace
 
 MOST_HEADER = 2**26  # bytes
@@ -97,8 +99,9 @@ def check_shape(of: str, tensor: Tensor, shape: tuple[int, ...]) -> None:
 
 def build_layer(parts: dict[str, Any], counts: Mapping[str, int]) -> Layer:
     """A layer of parts that were read, if they fit together."""
-    check_layer(SimpleNamespace(**{"bias": None, "softcap": None, "sinks": None, **parts}), counts)
-    return Layer(**parts)
+    check_layer(SimpleNamespace(**{"bias": None, "softcap": None, "sinks": None, "windows": None, **parts}), counts)
+    windows = parts.get("windows")
+    return Layer(**{**parts, "windows": None if windows is None else Windows(**vars(windows))})
 
 
 def check_layer(layer: Layer | SimpleNamespace, counts: Mapping[str, int]) -> None:
@@ -112,7 +115,8 @@ def check_layer(layer: Layer | SimpleNamespace, counts: Mapping[str, int]) -> No
     expect(len(shape) == 3 and shape[0] * shape[2] > 0, f"q of {of} has shape {shape}", "(heads, queries, width)")
     (heads, _, width), n_queries, n_keys = shape, counts[layer.queries], counts[layer.keys]
     group = groups[0] if groups and 0 < groups[0] <= heads and heads % groups[0] == 0 else heads
-    shapes = {"q": (heads, n_queries, width), "k": (group, n_keys, width), "values": (heads, n_keys)}
+    held = n_keys if layer.windows is None else _count_held(of, layer, layer.windows, n_queries)
+    shapes = {"q": (heads, n_queries, width), "k": (group, held, width), "values": (heads, held)}
     for part, shape in shapes.items():
         check_shape(f"{part} of {of}", getattr(layer, part), shape)
     for part in ("mask", "bias"):
@@ -122,3 +126,23 @@ def check_layer(layer: Layer | SimpleNamespace, counts: Mapping[str, int]) -> No
             expect(came in (whole, (1, *whole), (heads, *whole)), f"{part} of {of} has shape {came}", f"(1, *{whole})")
     if layer.sinks is not None:
         check_shape(f"sinks of {of}", layer.sinks, (heads,))
+
+
+def _count_held(of: str, layer: Layer | SimpleNamespace, windows: Windows | SimpleNamespace, tokens: int) -> int:
+    """How many keys a layer within windows holds, padding among them, if its windows make sense."""
+    alone = layer.queries == layer.keys and not layer.causal and layer.mask is None and layer.bias is None
+    expect(alone, f"{of} has windows", "no mask, no bias and no other keys beside them")
+    places, kinds = windows.places, windows.kinds
+    held = places.numel()
+    each = places.ndim == 2 and held >= tokens and bool((places.flatten().sort().values == torch.arange(held)).all())
+    expect(each, f"the windows of {of} have shape {tuple(places.shape)}", f"{tokens} tokens or more, each in one place")
+    many, size = places.shape
+    check_shape(f"the windows' kinds of {of}", kinds, (many,))
+    parts = [part for part in (windows.mask, windows.bias) if part is not None]
+    most = min((len(part) for part in parts), default=1)
+    expect(many > 0 and 0 <= int(kinds.min()) <= int(kinds.max()) < most, f"{of} has other kinds", f"up to {most}")
+    for part in parts:
+        came = tuple(part.shape)
+        right = came in ((most, 1, size, size), (most, len(layer.q), size, size))
+        expect(right, f"a window's mask or bias of {of} has shape {came}", f"({most}, 1, {size}, {size})")
+    return held

@@ -10,6 +10,7 @@ from pathlib import Path
 import torch
 from PIL import Image
 
+from pellucid.data.aspect import cut_out
 from pellucid.evaluation import ClassificationReport
 from pellucid.files import write_text
 
@@ -84,7 +85,8 @@ def draw_mistake(report: ClassificationReport, place: int) -> str:
     picture = ""
     if report.images is not None:
         stream = io.BytesIO()
-        pixels = report.images.read(torch.tensor([place]))[0].permute(1, 2, 0).squeeze(-1).numpy()
+        read = report.images.read(torch.tensor([place]))[0]
+        pixels = (cut_out(read) if report.images.area is not None else read).permute(1, 2, 0).squeeze(-1).numpy()
         Image.fromarray(pixels).save(stream, "PNG")
         data = base64.b64encode(stream.getvalue()).decode()
         picture = f'<img alt="{html.escape(name)}" src="data:image/png;base64,{data}">'

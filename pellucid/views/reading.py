@@ -1,5 +1,6 @@
 """What a trace holds, to be drawn: rows of its maps, from q and k; its image tokens and layers, by name or number."""
 
+import math
 from collections.abc import Sequence
 
 import torch
@@ -8,7 +9,6 @@ from torch import Tensor
 
 from pellucid.explain.trace import Layer, Stream, Trace
 from pellucid.ops import column_mass, masks
-from pellucid.ops import weights as attention
 
 
 def image_of(trace: Trace) -> Stream:
@@ -55,17 +55,16 @@ def onto_image(trace: Trace) -> list[Layer]:
 
 def attention_map(layer: Layer, heads: list[int] | None = None) -> Float[Tensor, "h q k"]:
     """The whole map, of all heads or those chosen: for few tokens."""
-    return attention(layer.q[None], layer.k[None], **layer.how, heads=heads)[0]
+    return layer.weights(heads)
 
 
 def look_of(layer: Layer, query: int | None, count: int) -> Float[Tensor, "h k"]:
     """One query's row of every head, or the mean of the first `count`."""
-    q, k, how = layer.q[None], layer.k[None], layer.how
     if query is not None:
-        return attention(q, k, **how, queries=[query])[0, :, 0]
-    if count == q.shape[2]:
-        return column_mass(q, k, **how)[0] / count
-    return attention(q, k, **how, queries=range(count))[0].mean(1)
+        return layer.weights(queries=[query])[:, 0]
+    if count == layer.q.shape[1]:
+        return column_mass(layer.q[None], layer.k[None], **layer.how)[0, :, : layer.n_keys] / count
+    return layer.weights(queries=range(count)).mean(1)
 
 
 def check_head(layer: Layer, head: int) -> int:
@@ -92,7 +91,10 @@ def find_layer(trace: Trace, layer: int | str) -> Layer:
 
 def may_attend(layer: Layer) -> Bool[Tensor, "q k"]:
     """Which query may see which key, in one head or more."""
-    shape = (layer.q.shape[1], layer.k.shape[1])
+    shape = (layer.q.shape[1], layer.n_keys)
+    if layer.windows is not None:
+        open_ = layer.windows.step()(torch.zeros(1, 1, shape[0], layer.k.shape[1]), torch.arange(shape[0]))
+        return (open_ > -math.inf).any(1)[0, :, : shape[1]]
     mask = torch.ones(shape, dtype=torch.bool) if layer.mask is None else layer.mask
     mask = mask.any(0) if mask.ndim == 3 else mask
     return mask & masks.causal(*shape) if layer.causal else mask

@@ -30,6 +30,11 @@ class Coloured:
 
 def draw_texts(trace: Trace) -> Figure:
     """Every map of a text in the trace, each on its own scale: the units of methods differ."""
+    if not trace.maps:
+        raise ValueError(
+            "the trace holds no maps: none was asked for, or no method goes through its attention, which draw_heads "
+            "and draw_matrix show itself"
+        )
     texts = {stream.name: stream for stream in trace.streams if stream.kind != "patches"}
     maps = [each for each in trace.maps if each.stream in texts]
     if not maps:

@@ -18,14 +18,30 @@ _serials = itertools.count()
 class Atom:
     """An axis, or a part of one that was split."""
 
-    __slots__ = ("kind", "parent", "parts", "serial", "size")
+    __slots__ = ("kind", "others", "parent", "parts", "serial", "siblings", "size")
 
     def __init__(self, size: int, kind: str = "", parent: "Atom | None" = None):
         self.size = size
         self.parent = parent  # what it was split off from
+        self.siblings: tuple[Atom, ...] = (self,)  # what it was split off with, itself among them
         self.serial = next(_serials)
         self.kind = kind  # what it counts, where that is known: batch, token or feature
         self.parts: tuple[Atom, ...] | None = None
+        self.others: list[tuple[Atom, ...]] = []  # the same axis split otherwise: 56 as 8·7, and as 28·2
+
+    def split(self, size: int) -> "tuple[Atom, ...]":
+        """Two parts, the slower one of this size; the same ones each time."""
+        for pair in (self.parts or (), *self.others):
+            if pair and pair[0].size == size:
+                return pair
+        pair = Atom(size, self.kind, self), Atom(self.size // size, self.kind, self)
+        for part in pair:
+            part.siblings = pair
+        if self.parts is None:
+            self.parts = pair
+        else:
+            self.others.append(pair)
+        return pair
 
 
 Axis = tuple[Atom, ...]  # none for an axis of size one
@@ -45,14 +61,47 @@ def leaves(axis: Sequence[Atom]) -> list[Atom]:
     return atoms
 
 
+def wholes(axis: Sequence[Atom]) -> list[Atom]:
+    """The axis with parts that stand side by side as what they are parts of."""
+    atoms: list[Atom] = []
+    for atom in leaves(axis):
+        atoms.append(atom)
+        while len(atoms) > 1 and atoms[-1].parent is not None and tuple(atoms[-2:]) == atoms[-1].siblings:
+            atoms[-2:] = [atoms[-1].parent]
+    return atoms
+
+
+def parts_of(atom: Atom, among: Collection[Atom]) -> list[Atom] | None:
+    """The atom as some of these, which may be another of its splits than the first; None if it is made of others."""
+    if atom in among:
+        return [atom]
+    for pair in (atom.parts or (), *atom.others):
+        found = [parts_of(part, among) for part in pair]
+        if found and all(found):
+            return [part for parts in found for part in parts or ()]
+    return None
+
+
 def whole_of(atom: Atom, among: Collection[Atom]) -> Atom:
     """The largest axis that this one is a part of and that has no parts but these.
 
     Where tokens were merged, half of an axis has become features: what is left of it is an axis of its own.
     """
-    while atom.parent is not None and all(part in among for part in leaves((atom.parent,))):
+    while atom.parent is not None and all(part in among for part in leaves(atom.siblings)):
         atom = atom.parent
     return atom
+
+
+def origin_of(atom: Atom) -> Atom:
+    """The axis that this one was split off from in the beginning."""
+    return atom if atom.parent is None else origin_of(atom.parent)
+
+
+def path_of(atom: Atom) -> tuple[int, ...]:
+    """By which parts of an axis stand in its order, and axes in that in which they came."""
+    if atom.parent is None:
+        return (atom.serial,)
+    return (*path_of(atom.parent), atom.siblings.index(atom))
 
 
 def size_of(axis: Sequence[Atom]) -> int:
@@ -61,7 +110,13 @@ def size_of(axis: Sequence[Atom]) -> int:
 
 def reshape(axes: Axes, shape: Sequence[int]) -> Axes | None:
     """The axes after a view, reshape, flatten, squeeze or unsqueeze; None if atoms would have to be mixed."""
-    rest = leaves([atom for axis in axes for atom in axis])[::-1]
+    atoms = [atom for axis in axes for atom in axis]
+    return _deal(leaves(atoms), shape) or _deal(wholes(atoms), shape)
+
+
+def _deal(atoms: Sequence[Atom], shape: Sequence[int]) -> Axes | None:
+    """The atoms as axes of these sizes, split where they must be."""
+    rest = list(atoms)[::-1]
     made: list[Axis] = []
     for size in shape:
         axis: list[Atom] = []
@@ -72,9 +127,8 @@ def reshape(axes: Axes, shape: Sequence[int]) -> Axes | None:
             if atom.size > size:
                 if atom.size % size:
                     return None
-                atom.parts = Atom(size, atom.kind, atom), Atom(atom.size // size, atom.kind, atom)
-                rest.append(atom.parts[1])
-                atom = atom.parts[0]
+                atom, last = atom.split(size)
+                rest.append(last)
             if size % atom.size:
                 return None
             axis.append(atom)

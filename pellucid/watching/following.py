@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from pellucid.watching.axes import broadcast, fresh, leaves
-from pellucid.watching.gathering import Followed, gather
+from pellucid.watching.gathering import AxesOf, Followed, gather
 from pellucid.watching.steps import (
     CASTS,
     DIVISIONS,
@@ -84,9 +84,11 @@ class Follower:
         self,
         owner: Callable[[], tuple[str, nn.Module | None] | None],
         record: Callable[[Followed, Softmax], Tensor | None],
+        spread: AxesOf,
     ):
         self.owner = owner
         self.record = record
+        self.spread = spread
         self.taken: list[Softmax] = []
         self._known: dict[int, tuple[weakref.ref, Known, int | None]] = {}
         self._features: torch.Size | None = None  # of what a linear layer or a choice of the best put out last
@@ -368,7 +370,7 @@ class Follower:
 
     def _mix(self, trail: Trail, axis: int, matrix: Tensor, bias: Tensor | None) -> Trail | None:
         heads, product = leaves(trail.axes[axis]), trail.product
-        if product is None or trail.extended:
+        if product is None or trail.extended or trail.dropout:  # what was dropped can't be told once it is mixed
             return None
         if not heads:
             weight, plus = matrix.item(), 0.0 if bias is None else bias.item()
@@ -489,7 +491,7 @@ class Follower:
         owner = self.owner()
         if owner is None:
             return None
-        followed = gather(trail, end, side, out, owner[1])
+        followed = gather(trail, end, side, out, owner[1], self.spread)
         softmax.reason = ""
         return self.record(followed, softmax)
 

@@ -14,6 +14,7 @@ from pellucid.watching.axes import Atom, Axes, Axis, arrange, leaves, size_of
 from pellucid.watching.stating import state, state_rest
 from pellucid.watching.trails import Lost, Product, Trail, atoms_of
 
+AxesOf = Callable[[Tensor], list[int]]  # which axes of a tensor are known to count tokens or inputs
 HEADS = ("num_heads", "heads", "num_attention_heads", "n_heads", "n_head", "nhead", "nb_heads")
 
 
@@ -62,13 +63,14 @@ class Order:
             raise Lost("its axes are mixed in a way that isn't followed") from None
 
 
-def gather(trail: Trail, end: Product, side: int, out: Tensor, module: nn.Module | None) -> Followed:
+def gather(trail: Trail, end: Product, side: int, out: Tensor, module: nn.Module | None, spread: AxesOf) -> Followed:
     """q, k, v, β, mask or rule, and the output of a trail that ends in this product; its weights stand on this side."""
     product = trail.product
     assert product is not None
     (q, q_axes), (k, k_axes), factors, rows = _tell_queries(trail, product)
-    values, value_axes = (end.right, end.right_axes) if side == 0 else (end.left, end.left_axes)
-    order = _put_in_order(trail, rows, q_axes, k_axes, value_axes, end.columns if side == 0 else end.rows, module)
+    right = end.right, end.right_axes, end.columns
+    values, value_axes, width = right if side == 0 else (end.left, end.left_axes, end.rows)
+    order = _put_in_order(trail, rows, q_axes, k_axes, value_axes, width, module, spread(q))
     to_q = partial(order.bring, [order.rows, order.inner], q_axes)
     shared = _share_heads(order, k_axes, value_axes)
     to_k = partial(shared.bring, [order.keys, order.inner], k_axes)
@@ -158,7 +160,14 @@ def _find_dims(axes: Axes, atoms: Axis) -> list[int]:
 
 
 def _put_in_order(
-    trail: Trail, rows: Axis, q_axes: Axes, k_axes: Axes, value_axes: Axes, width: Axis, module: nn.Module | None
+    trail: Trail,
+    rows: Axis,
+    q_axes: Axes,
+    k_axes: Axes,
+    value_axes: Axes,
+    width: Axis,
+    module: nn.Module | None,
+    spread: list[int],
 ) -> Order:
     assert trail.product is not None
     assert trail.softmax is not None
@@ -180,20 +189,25 @@ def _put_in_order(
     alone = [axes for axes in (q_axes, trail.axes) if len(axes) == 4 and not axes[0]]
     if len(lead) == 1 and any(tuple(leaves(axes[1])) == lead[0] for axes in alone):
         lead.insert(0, ())  # a batch of one, and heads
-    batch, heads = _part_heads(lead, set(atoms_of(k_axes)), mixed, module)
+    outer = {atom for d in spread for atom in leaves(q_axes[d])}
+    within = [axis for axis in lead if not outer.issuperset(axis) or not axis]
+    count = next((n for name in HEADS if isinstance(n := getattr(module, name, None), int) and n > 0), 0)
+    if within and count == size_of(within[-1]) * size_of(own_rows) and all(size_of(axis) != count for axis in within):
+        within[-1], own_rows = (*within[-1], *own_rows), ()  # one query, of heads that share their keys
+    _, heads = _part_heads(within, set(atoms_of(k_axes)), mixed, count)
+    batch = tuple(atom for axis in lead for atom in leaves(axis) if atom not in heads)
     return Order(batch, heads, own_rows, keys, inner, tuple(leaves(width)))
 
 
-def _part_heads(lead: list[Axis], shared: set[Atom], mixed: list[Axis], module: nn.Module | None) -> tuple[Axis, Axis]:
-    """Which of the axes that stand before queries and keys are heads: those that are mixed, as many as the module says,
-    or the last axis, with the one before it if that one is a group whose keys it shares."""
+def _part_heads(lead: list[Axis], shared: set[Atom], mixed: list[Axis], count: int) -> tuple[Axis, Axis]:
+    """Which of the axes that stand before queries and keys are heads: those that are mixed, as many as the module says
+    (count, 0 if it doesn't), or the last axis, with the one before it if that one is a group whose keys it shares."""
     every = tuple(atom for axis in lead for atom in axis)
     if mixed:
         heads = tuple(leaves(mixed[0]))
         if any(tuple(leaves(other)) != heads for other in mixed) or not set(heads) <= set(every):
             raise Lost("axes are mixed with each other that aren't the heads")
         return tuple(a for a in every if a not in heads), heads
-    count = next((n for name in HEADS if isinstance(n := getattr(module, name, None), int) and n > 0), 0)
     heads = _find_heads(lead, count) if count else None
     if heads is not None:
         return tuple(a for a in leaves(every) if a not in heads), heads

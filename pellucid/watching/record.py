@@ -20,6 +20,7 @@ RecordPart = Literal["q", "k", "v", "output"]
 RECORD_PARTS: tuple[RecordPart, ...] = ("q", "k", "v", "output")
 # The tensors as the model holds them, and how their gradient is brought into the record's shape.
 Live = dict[RecordPart, tuple[Tensor, Callable[[Tensor], Tensor]]]
+Versions = dict[str, Any]  # of each of them, and of the mask: how often it was written to
 WHY_NOT = {
     "cross": "is cross-attention, whose keys are other tokens than its queries",
     "windows": "attends within windows, which lie in its batch, so that its rows aren't those of the whole",
@@ -36,6 +37,9 @@ class Written:
     error: float
     """The largest difference of a weight from the model's own, in the rows that were compared: all of up to 16
     queries, else eight from first to last, and some whose keys all lie far below."""
+    miss: float
+    """How far the output is from the record's for that, at most, as `check` counts it: rounding that no precision of
+    its own can take back. A row all of whose keys are pushed down by 10⁹ has lost its scores."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -72,7 +76,7 @@ class Record:
     reading: Reading | None = None
     """Which tokens are its queries and its keys, where that could be followed."""
     steer: Callable[[str, int, Mapping[str, Any]], None] | None = None
-    versions: dict[str, Any] = field(init=False)
+    versions: Versions = field(init=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "versions", self._versions())
@@ -215,12 +219,8 @@ class Record:
         self._check_unwritten(("q", "k", "mask"))
         return {"mask": self.mask, "beta": self.beta, "causal": self.causal}
 
-    def _versions(self) -> dict[str, Any]:
-        mask = self.mask.tensors() if isinstance(self.mask, Rule) else [] if self.mask is None else [self.mask]
-        versions: dict[str, Any] = {"mask": [version(x) for x in mask]}
-        for part in RECORD_PARTS:
-            versions[part] = version(getattr(self, part))
-        return versions
+    def _versions(self) -> Versions:
+        return read_versions(self.q, self.k, self.v, self.mask, self.output)
 
     def _check_finite(self, part: str, tensor: Tensor) -> None:
         bad = ~tensor.isfinite()
@@ -264,7 +264,20 @@ class Record:
                 largest = felt.abs().amax().item() if felt.numel() else 0.0
                 size = size * max(1.0, largest) + largest if isinstance(self.mask, Rule) else size + largest
         rounded = min(self.output.dtype, self.v.dtype, key=lambda d: torch.finfo(d).bits)
-        return 8 * torch.finfo(rounded).eps + 32 * unit * (1 + size)
+        known = 4 * self.written.miss if self.written else 0.0  # of rows that were not compared, too
+        return 8 * torch.finfo(rounded).eps + 32 * unit * (1 + size) + known
+
+
+def read_versions(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | Rule | None, output: Tensor) -> Versions:
+    """How often each tensor of an attention has been written to."""
+    masks = mask.tensors() if isinstance(mask, Rule) else [] if mask is None else [mask]
+    return {
+        "q": version(q),
+        "k": version(k),
+        "v": version(v),
+        "mask": [version(x) for x in masks],
+        "output": version(output),
+    }
 
 
 def _say_written(parts: list[str]) -> str:

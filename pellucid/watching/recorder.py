@@ -2,6 +2,7 @@
 
 import sys
 import threading
+from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
@@ -20,7 +21,7 @@ from pellucid.watching.following import Follower
 from pellucid.watching.gathering import Followed
 from pellucid.watching.kernels import Call
 from pellucid.watching.missed import Missed
-from pellucid.watching.record import RECORD_PARTS, Live, Record, Written
+from pellucid.watching.record import RECORD_PARTS, Live, Record, Versions, Written, read_versions
 from pellucid.watching.shapes import TokenShapes
 from pellucid.watching.steering import Steering, run
 from pellucid.watching.streams import Reading, Streams
@@ -32,11 +33,11 @@ class Keeper(Protocol):
     """What keeps the records."""
 
     def add(self, record: Record, tokens: TokenShapes | None) -> None: ...
-    def __contains__(self, name: object, /) -> bool: ...
+    def holds(self, name: str) -> bool: ...
 
 
 HERE = str(Path(__file__).parent)
-Owner = tuple[str, nn.Module | None, TokenShapes | None]  # a module's name, itself, what it was called with
+Owner = tuple[str, nn.Module | None, tuple, dict]  # a module's name, itself, what it was called with
 
 
 @dataclass(eq=False)
@@ -58,13 +59,17 @@ class Recorder:
         copy: bool,
         steering: Steering,
         exact_output: bool = True,
+        *,
+        is_alone: bool = False,
     ):
+        """is_alone: all attention comes through our seam, so that no other call is looked at."""
         self.seen = seen
         self.names = names
         self.gradients = gradients
         self.copy = copy
         self.steering = steering
         self.exact_output = exact_output
+        self.defers = is_alone and not (gradients or copy)
         self.ran = False
         self.notes: list[str] = []  # what the output may differ by
         self.followers: list[Follower] = []
@@ -73,12 +78,13 @@ class Recorder:
         self.stacks: dict[str, BlockList] = {}  # of our own modules, one for each list that they stand in
         self.local = threading.local()  # the streams of this thread
         self.starter = threading.local()  # the module that started this thread, as its owner
+        self._deferred: deque[tuple[tuple, Owner, Versions]] = deque()
         self._lock = threading.RLock()
 
     def follow(self) -> tuple[Follower, Streams]:
         """What follows the tensors of this thread."""
         self.local.streams = Streams(self.sources)
-        self.followers.append(Follower(self.module, self.followed))
+        self.followers.append(Follower(self.module, self.followed, self.local.streams.spread))
         return self.followers[-1], self.local.streams
 
     @property
@@ -93,8 +99,23 @@ class Recorder:
         self.local = threading.local()
 
     def ours(self, *call: Any) -> Tensor | None:
-        """One call of `ops.attend`: q, k, v, mask, β, causal, dropout, output."""
-        return self.record(Call(*call))
+        """One call of `ops.attend`: q, k, v, mask, β, causal, dropout, output.
+
+        A small model waits for Python: where nothing forbids it, the record is made when somebody asks for it.
+        """
+        q, k, v, mask, *_, output = call
+        if not self.defers or self.steering or output.requires_grad or is_batchedtensor(output):
+            return self.record(Call(*call))
+        if owner := self.owner(sys._getframe(2)):  # who called attend
+            self._deferred.append((call, owner, read_versions(q, k, v, mask, output)))
+        return None
+
+    def settle(self) -> None:
+        """Make the records that were put off, in the order of their calls."""
+        with self._lock:
+            while self._deferred:
+                call, owner, versions = self._deferred.popleft()
+                self.record(Call(*call), owner=owner, versions=versions)
 
     def flex(self, out: Any, *args: Any, **kwargs: Any) -> Tensor | None:
         """One call of flex attention."""
@@ -132,7 +153,7 @@ class Recorder:
         """One softmax that was written out, followed from end to end."""
         try:
             with torch._C.DisableTorchFunction():
-                f, error = verify(followed)
+                f, written = verify(followed)
         except Lost as reason:
             softmax.reason = str(reason)
             return None
@@ -140,7 +161,7 @@ class Recorder:
         live: Live = {part: f.live[part] for part in RECORD_PARTS}
         origin = f.live["q"][0], f.live["k"][0], f.live["output"][0], f.dims
         softmax.recorded = True
-        out = self.record(call, live, Written(f.dtype, error), origin)
+        out = self.record(call, live, written, origin)
         return out if out is None else f.restore(out)
 
     def record(
@@ -150,41 +171,59 @@ class Recorder:
         written: Written | None = None,
         origin: tuple[Tensor, Tensor, Tensor, Any] | None = None,
         owner: Owner | None = None,
+        versions: Versions | None = None,
     ) -> Tensor | None:
+        """versions: of the tensors when the call was made, if that is over."""
+        if versions is None:
+            self.settle()
         owner = owner or self.owner()
         if owner is None:  # an attention outside the watched model
             return None
         self.ran = True
-        name, module, tokens = owner
+        name, module, args, kwargs = owner
+        tokens = TokenShapes.among([*args, *kwargs.values()])
         if isinstance(module, nn.TransformerEncoderLayer):  # the fast path computes it there
             name = f"{name}.self_attn".lstrip(".")
         origin = origin or _origin(call)
-        changed = None
+        heads = self._find_heads(call.q) if live is None else None
+        own, call, changed = call, call if heads is None else heads.bring(call), None
         if self.steering and (change := self.steering.find(name, self._free(name))) is not None:
-            shape, call = call.output.shape, change.apply(_bring_to_four(call))
+            shape = own.output.shape if heads and heads.count else call.output.shape
+            call = change.apply(_bring_to_four(call))
             call = replace(call, output=run(call))
             changed = call.output.reshape(shape) if live is None else call.output
+            changed = changed if heads is None else heads.restore(changed)
             live = None if live is None else {**live, "output": (changed, _four_axes)}
-        live = self._keep_graph(name, live, (call.q, call.k, call.v, call.output)) if self.gradients else None
+            own, heads = call, None
+        live = self._keep_graph(name, live, own, heads) if self.gradients else None
         with self._lock:
             name = self._free(name)
-            self.seen.add(self._make(name, call, live, written, self._read(name, tokens, origin)), tokens)
+            reading = self._read(name, tokens, origin)
+            self.seen.add(self._make(name, call, live, written, reading, versions), tokens)
         return changed
 
     def _make(
-        self, name: str, call: Call, live: Live | None, written: Written | None, reading: Reading | None
+        self,
+        name: str,
+        call: Call,
+        live: Live | None,
+        written: Written | None,
+        reading: Reading | None,
+        versions: Versions | None,
     ) -> Record:
         """A record of its own, that holds on to no graph."""
         call = _bring_to_four(call)
         parts = call.q, call.k, call.v
-        if written is None and torch.is_autocast_enabled(call.output.device.type):
+        if written is None and versions is None and torch.is_autocast_enabled(call.output.device.type):
             parts = tuple(to_autocast(x) for x in parts)  # what the kernel rounded, the record must
         parts = [x.detach().clone() if self.copy else x.detach() for x in (*parts, call.output)]
         mask = call.mask if call.mask is None else call.mask.detach()
         mask = mask.clone() if self.copy and mask is not None else mask
         q, k, v, output = parts
         how = call.beta, call.causal, call.dropout
-        return Record(name, q, k, v, mask, *how, output, live, written, reading, self.steering.replace)
+        record = Record(name, q, k, v, mask, *how, output, live, written, reading, self.steering.replace)
+        record.versions.update(versions or {})
+        return record
 
     def _read(
         self, name: str, tokens: TokenShapes | None, origin: tuple[Tensor, Tensor, Tensor, Any]
@@ -215,8 +254,22 @@ class Recorder:
             outside if crosses else inside,
         )
 
-    def _keep_graph(self, name: str, live: Live | None, parts: tuple[Tensor, ...]) -> Live:
-        live = live or {part: (x, _four_axes) for part, x in zip(RECORD_PARTS, parts, strict=True)}
+    def _find_heads(self, q: Tensor) -> "HeadAxis | None":
+        """Where the heads are, if not right before the queries on an axis of their own."""
+        streams = getattr(self.local, "streams", None)
+        if streams is None or q.is_nested or q.ndim in (2, 4):
+            return None
+        if q.ndim == 3:
+            count = streams.count_features(q, 0)
+            return HeadAxis(0, count) if count > 1 else None
+        spread = streams.spread(q)
+        rest = [d for d in range(1, q.ndim - 2) if d not in spread]
+        rest = [d for d in rest if q.shape[d] > 1] or rest
+        return HeadAxis(rest[0]) if len(rest) == 1 else None
+
+    def _keep_graph(self, name: str, live: Live | None, call: Call, heads: "HeadAxis | None") -> Live:
+        shaped = _four_axes if heads is None else lambda x: _four_axes(heads.apart(x))
+        live = live or {part: (getattr(call, part), shaped) for part in RECORD_PARTS}
         if not live["output"][0].requires_grad:
             checkpointed = any(
                 frame.f_code.co_filename.endswith("checkpoint.py") and frame.f_code.co_name == "forward"
@@ -249,27 +302,36 @@ class Recorder:
         owner = self.owner()
         return None if owner is None else owner[:2]
 
-    def owner(self) -> Owner | None:
-        """The innermost module of the model on the call stack, and what it was called with."""
-        name, module, frame = None, None, sys._getframe(1)
+    def owner(self, frame: FrameType | None = None) -> Owner | None:
+        """The innermost module of the model on the call stack, from this frame on, and what it was called with."""
+        name, module = None, None
+        frame = frame or sys._getframe(1)
         while frame is not None:
-            code = frame.f_code
-            # Frames in which no method runs, or one of ours, are left alone: reading their locals would copy them.
-            if code.co_argcount and code.co_varnames[0] == "self" and not code.co_filename.startswith(HERE):
+            code, above = frame.f_code, frame.f_back
+            # Reading the locals of a frame copies them. So those are left alone in which no method runs, or one of
+            # ours; and what a module runs when it is called: nn.Module's frame above holds the same self.
+            if code.co_name == "_call_impl":
+                inputs = frame.f_locals
                 if name is None:
-                    module = frame.f_locals.get("self")
+                    module = inputs.get("self")
                     name = self.names.get(id(module))
-                if name is not None and code.co_name == "_call_impl":  # of nn.Module
-                    inputs = frame.f_locals
-                    if inputs.get("self") is module:
-                        given = [*inputs.get("args", ()), *inputs.get("kwargs", {}).values()]
-                        return name, module, TokenShapes.among(given)
-            frame = frame.f_back
-        return getattr(self.starter, "owner", None) if name is None else (name, module, None)
+                if name is not None and inputs.get("self") is module:
+                    return name, module, inputs.get("args", ()), inputs.get("kwargs", {})
+            elif (
+                name is None
+                and (above is None or above.f_code.co_name != "_call_impl")
+                and code.co_argcount
+                and code.co_varnames[0] == "self"
+                and not code.co_filename.startswith(HERE)
+            ):
+                module = frame.f_locals.get("self")
+                name = self.names.get(id(module))
+            frame = above
+        return getattr(self.starter, "owner", None) if name is None else (name, module, (), {})
 
     def _free(self, name: str) -> str:
         times = 1
-        while (free := name if times == 1 else f"{name}#{times}") in self.seen:
+        while self.seen.holds(free := name if times == 1 else f"{name}#{times}"):
             times += 1
         return free
 
@@ -289,6 +351,30 @@ def _origin(call: Call) -> tuple[Tensor, Tensor, Tensor, Any]:
     """Whose tokens ask, whose are read and whose come out, and which axes of each they are."""
     tensors = call.tokens or (call.q, call.k, call.output)
     return (*tensors, [[x.dim() - 2] for x in tensors])
+
+
+@dataclass(frozen=True)
+class HeadAxis:
+    """An axis that holds the heads of a call, its last part if there are fewer than it is long."""
+
+    axis: int
+    count: int | None = None
+
+    def apart(self, x: Tensor) -> Tensor:
+        """The tensor with its heads right before its queries."""
+        return x.movedim(self.axis, -3) if self.count is None else x.unflatten(self.axis, (-1, self.count))
+
+    def restore(self, x: Tensor) -> Tensor:
+        """The tensor as it was."""
+        return x.movedim(-3, self.axis) if self.count is None else x
+
+    def bring(self, call: Call) -> Call:
+        """The call with the heads of all that it has so."""
+        q, k, v, output = (self.apart(getattr(call, part)) for part in RECORD_PARTS)
+        mask = call.mask
+        if isinstance(mask, Tensor):
+            mask = self.apart(mask.expand(*call.q.shape[:-2], *mask.shape[-2:]))
+        return replace(call, q=q, k=k, v=v, mask=mask, output=output)
 
 
 def _bring_to_four(call: Call) -> Call:

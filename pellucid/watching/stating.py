@@ -13,7 +13,7 @@ from pellucid.watching.axes import Axes, Axis
 from pellucid.watching.trails import Doing, Lost, Trail
 
 LOW = -1e3  # what is filled in for a score that isn't to count lies below: e to this power is nothing
-ODD = 4  # so many of the queries whose keys all lie that low are looked at
+ODD = 16  # so many of the queries whose keys all lie that low are looked at
 
 Bring = Callable[[Axis, Axes, Tensor], Tensor]  # a tensor with these axes as (b h q …), its last axis of these atoms
 

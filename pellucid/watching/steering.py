@@ -24,7 +24,7 @@ Keys = Mapping[int, Tensor | float] | Callable[[Tensor], Tensor]
 
 @dataclass(frozen=True, eq=False)
 class Change:
-    """What is to be different; the rest stays as it is.
+    """What is to be different in one attention; the rest stays as it is.
 
     >>> Change(off=[3]).apply(Call(*[torch.randn(1, 4, 5, 8)] * 3, None, 0.35, False, 0.0, None)).v[:, 3].abs().sum()
     tensor(0.)

@@ -6,9 +6,10 @@ of this stream or that, of one window or of all, and not by their number. Beside
 the inputs of the model and the attentions before it.
 """
 
+import math
 import weakref
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import torch
@@ -53,6 +54,21 @@ class Reading:
 
     The windows lie in the batch, those of one input after each other. None where there are none, or it isn't known.
     """
+    windows: int = 1
+    """How many of them lie in the batch for each input."""
+    grids: "tuple[Grid | None, Grid | None]" = (None, None)
+    """How the queries and the keys lie on a picture; None if it isn't known that they do."""
+
+
+@dataclass(frozen=True)
+class Grid:
+    """Tokens that lie on a picture, rows by columns, those from `first` on."""
+
+    rows: int
+    columns: int
+    first: int = 0
+    in_order: bool = True
+    """Whether they follow row by row."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,6 +98,9 @@ class Streams:
         self._made: dict[tuple, Axis] = {}  # the same tokens rolled or padded alike in every layer are the same again
         self._moved: dict[Atom, Moved] = {}
         self._taken: dict[Atom, Taken] = {}
+        self._sides: dict[Atom, int] = {}  # of a picture: 0 for its rows, 1 for its columns
+        self._parts: dict[Atom, list[tuple[int, Axis]]] = {}  # what was joined to one axis, in order
+        self._entered: set[Atom] = set()  # axes of the inputs, of which only their number and order are known
 
     def enter(self, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
         """The model is called: its inputs are where everything comes from."""
@@ -95,6 +114,10 @@ class Streams:
                 elif x.ndim > 3 and x.is_floating_point() and min(x.shape[1], x.shape[-1]) <= 4:  # a picture's colours
                     place = 0 if x.shape[1] <= 4 else -1
                     rest[place] = fresh(x.shape[1:][place], "feature")
+                    if x.ndim == 4:
+                        sides = rest[1:] if place == 0 else rest[:-1]
+                        self._sides |= {atom: side for side, axis in enumerate(sides) for atom in axis}
+                self._entered.update(atom for axis in rest for atom in axis)
                 self._keep(x, Flow((batch, *rest) if x.ndim else (), self._source(name)))
 
     def _source(self, name: str) -> int:
@@ -129,12 +152,18 @@ class Streams:
                         sources |= flow.sources
         if not flows:
             return
-        if any(x.is_nested for x, _ in flows) or (isinstance(out, Tensor) and out.is_nested):
+        is_tensor = isinstance(out, Tensor)
+        is_ragged = is_tensor and out.is_nested
+        for x, _ in flows:
+            is_ragged = is_ragged or x.is_nested
+        if is_ragged:
             if name in RAGGED:
                 self._keep(out, Flow(flows[0][1].axes, sources))
             return  # the axes of others have no sizes
-        if isinstance(out, Tensor):
+        if is_tensor:
             x, flow = flows[0] if len(flows) == 1 else self._main(flows, out)
+            if out is x and len(flows) == 1:  # dropout that drops nothing
+                return
             axes = self._follow(name, x, flow.axes, args, kwargs, out, flows)
             self._keep(out, flow if axes is flow.axes and sources == flow.sources else Flow(axes, sources))
         elif isinstance(out, (tuple, list)):
@@ -196,37 +225,88 @@ class Streams:
         if out.ndim == 4 and x.ndim == 4 and "conv" in name:
             if out.shape[2:] == x.shape[2:] and len(axes) == 4 and all(map(_kind_of, axes[2:])):
                 return (axes[0], fresh(out.shape[1], "feature"), *axes[2:])
-            return (axes[0], fresh(out.shape[1], "feature"), *(fresh(n, "token") for n in out.shape[2:]))
+            sides = axes[2:] if len(axes) == 4 else ((), ())
+            if not any(self._side_of(leaves(axis)) is not None for axis in sides):  # of sounds, too: bands and times
+                plane = [fresh(n, "token") for n in out.shape[2:]]
+                self._sides |= {atom: side for side, axis in enumerate(plane) for atom in axis}
+                return (axes[0], fresh(out.shape[1], "feature"), *plane)
+            return (axes[0], fresh(out.shape[1], "feature"), *map(self._resize, sides, out.shape[2:], ("token",) * 2))
         if out.ndim in (x.ndim, x.ndim - 1) and name not in MOVES:
-            return _cut(axes, x.shape, out.shape, name, args, kwargs)
+            return self._cut(axes, x.shape, out.shape, name, args, kwargs)
         return _new(out.shape, axes)
+
+    def _resize(self, axis: Axis, size: int, kind: str = "") -> Axis:
+        """An axis of another size in the place of this one: what was a side of a picture is one, coarser or finer."""
+        made = fresh(size, kind or _kind_of(axis))
+        side = self._side_of(leaves(axis))
+        if side is not None:
+            self._sides |= dict.fromkeys(made, side)
+        return made
+
+    def _side_of(self, atoms: Sequence[Atom]) -> int | None:
+        """Which side of a picture they all count; None if none, or not one alone."""
+        sides = {self._sides.get(layout.origin_of(self._coordinates(atom)[0])) for atom in atoms}
+        return sides.pop() if len(sides) == 1 else None
+
+    def _cut(self, axes: Axes, old: Sequence[int], new: Sequence[int], name: str, args: tuple, kwargs: dict) -> Axes:
+        """Parts of a tensor: what kept its size is what it was."""
+        if len(old) == len(new) == len(axes):
+            every = zip(axes, old, new, strict=True)
+            return tuple(axis if n == m else self._resize(axis, m) for axis, n, m in every)
+        if len(new) == len(old) - 1 and len(axes) == len(old):
+            dim = kwargs.get("dim", args[1] if len(args) > 1 and isinstance(args[1], int) else 0) % len(old)
+            return tuple(axis for d, axis in enumerate(axes) if d != dim)
+        return _new(new, axes)
+
+    def _grid(self, atoms: Sequence[Atom]) -> Grid | None:
+        """How tokens of these axes lie on a picture, other tokens beside them."""
+        joined = self._parts.get(atoms[0]) if len(atoms) == 1 else None
+        if joined is not None:
+            sizes = [size for size, _ in joined]
+            found = [(i, grid) for i, (_, axis) in enumerate(joined) if (grid := self._grid(leaves(axis))) is not None]
+            if len(found) != 1:
+                return None
+            i, grid = found[0]
+            return replace(grid, first=grid.first + sum(sizes[:i]))
+        roots = [self._coordinates(atom)[0] for atom in layout.wholes(atoms)]
+        sides = [side for root in roots if (side := self._side_of([root])) is not None]
+        if len(sides) < len(roots) or {*sides} != {0, 1}:
+            return None
+        rows, columns = (math.prod(r.size for r, s in zip(roots, sides, strict=True) if s == side) for side in (0, 1))
+        places = [(side, layout.path_of(root)) for root, side in zip(roots, sides, strict=True)]
+        return Grid(rows, columns, in_order=places == sorted(places))
 
     def _roll(self, axes: Axes, args: tuple, kwargs: dict) -> Axes:
         shifts, dims = [*args[1:], *(kwargs[key] for key in ("shifts", "dims") if key in kwargs)]
         rolled = list(axes)
         for shift, dim in zip(*((x,) if isinstance(x, int) else x for x in (shifts, dims)), strict=True):
-            old = leaves(rolled[dim])
-            back = next((m for a, m in self._moved.items() if leaves((a,)) == old and m.shift == -shift), None)
-            rolled[dim] = back.axis if back is not None else self._move(rolled[dim], layout.size_of(old), shift)
+            old = layout.wholes(rolled[dim])
+            back = self._moved.get(old[0]) if len(old) == 1 else None
+            if back is not None and back.shift == -shift:
+                rolled[dim] = back.axis
+            else:
+                rolled[dim] = self._move(rolled[dim], layout.size_of(old), shift)
         return tuple(rolled)
 
     def _move(self, axis: Axis, size: int, shift: int = 0) -> Axis:
         """The axis rolled by so much, or padded to this size."""
-        old = tuple(leaves(axis))
+        old = tuple(layout.wholes(axis))
         kind = old[0].kind if old else ""
         made = self._made.setdefault((old, size, shift), fresh(size, kind))
         for atom in made:
             self._moved.setdefault(atom, Moved(axis, shift))
+            if (side := self._side_of(leaves(axis))) is not None:
+                self._sides[atom] = side
         return made
 
     def _coordinates(self, atom: Atom) -> tuple[Atom, Tensor]:
         """Where each place of an axis lay before it was rolled and padded, and the axis that it was; −1 for padding."""
         here = torch.arange(atom.size)
         while (moved := self._moved.get(atom)) is not None:
-            parts = leaves(moved.axis)
-            whole = layout.whole_of(parts[0], parts)
-            if leaves((whole,)) != parts:
+            parts = layout.wholes(moved.axis)
+            if len(parts) != 1:
                 break
+            whole = parts[0]
             here = torch.where(here < 0, here, (here - moved.shift) % atom.size)
             here = here.where(here < whole.size, -1)
             atom = whole
@@ -235,14 +315,18 @@ class Streams:
     def _place(self, rows: list[Atom], windows: list[Atom]) -> Tensor | None:
         """Which token stands at each place of each window: from the axes that were split into windows."""
         among = {*rows, *windows}
-        roots = sorted({layout.whole_of(atom, among) for atom in among}, key=lambda atom: atom.serial)
+        roots = sorted({layout.whole_of(atom, among) for atom in among}, key=self._order)
         number, padding = torch.zeros(1, 1, dtype=torch.long), torch.zeros(1, 1, dtype=torch.bool)
         for root in roots:
             whole, here = self._coordinates(root)
-            placed = layout.arrange(here, ((root,),), [windows, rows])
+            placed = layout.arrange(here, (tuple(layout.parts_of(root, among) or ()),), [windows, rows])
             padding = padding | (placed < 0)
             number = number * whole.size + placed
         return number.masked_fill(padding, -1)
+
+    def _order(self, atom: Atom) -> tuple[int, tuple[int, ...]]:
+        """Of a picture rows come before columns; else as the axes came."""
+        return self._side_of([atom]) or 0, layout.path_of(self._coordinates(atom)[0])
 
     def _join(
         self, axes: Axes, shape: Sequence[int], args: tuple, kwargs: dict, out: Tensor, flows: list[tuple[Tensor, Flow]]
@@ -256,6 +340,10 @@ class Streams:
         kind = old[0].kind if old else "token" if dim == out.ndim - 2 else ""
         made = fresh(out.shape[dim], kind)
         for atom in made:
+            parts = [part for part in (args[0] if args else kwargs["tensors"]) if part.ndim == out.ndim]
+            known = [self._flow(part) for part in parts]
+            near = [flow.axes[dim] if flow and len(flow.axes) == out.ndim else () for flow in known]
+            self._parts[atom] = [(part.shape[dim], axis) for part, axis in zip(parts, near, strict=True)]
             self._joined[atom] = {a for _, flow in flows if len(flow.axes) == out.ndim for a in leaves(flow.axes[dim])}
             for part in tuple(self._joined[atom]):
                 self._joined[atom] |= self._joined.get(part, set())
@@ -269,7 +357,7 @@ class Streams:
             flow = self._flow(part)
             if flow is None or len(flow.axes) != out.ndim:
                 return None
-            old = leaves(flow.axes[dim])
+            old = layout.wholes(flow.axes[dim])
             taken = self._taken.get(old[0]) if len(old) == 1 else None
             if taken is not None and taken.start == start and whole in (None, taken.axis):
                 whole = taken.axis
@@ -280,9 +368,12 @@ class Streams:
 
     def _take(self, axis: Axis, start: int, size: int) -> Axis:
         """Neighbours of an axis; the same ones are the same again."""
-        old = tuple(leaves(axis))
+        old = tuple(layout.wholes(axis))
         if not old or size == layout.size_of(old):
             return axis
+        padded = self._moved.get(old[0]) if len(old) == 1 else None
+        if padded is not None and (padded.shift, start, size) == (0, 0, layout.size_of(leaves(padded.axis))):
+            return padded.axis
         made = self._made.setdefault((old, "taken", start, size), fresh(size, old[0].kind))
         for atom in made:
             self._taken.setdefault(atom, Taken(old, start))
@@ -292,7 +383,7 @@ class Streams:
         self, axes: Axes, old: Sequence[int], new: Sequence[int], start: int, name: str, args: tuple, kwargs: dict
     ) -> Axes:
         if name not in SPLITS or len(axes) != len(old):
-            return _cut(axes, old, new, name, args, kwargs)
+            return self._cut(axes, old, new, name, args, kwargs)
         dim = _dim_of(name, args, kwargs, len(old))
         return (*axes[:dim], self._take(axes[dim], start, new[dim]), *axes[dim + 1 :])
 
@@ -314,12 +405,30 @@ class Streams:
                     chosen = range(*item.indices(shape[d]))
                     axis = axes[d] if d < len(axes) else ()
                     near = chosen.step == 1 and layout.size_of(leaves(axis)) == shape[d]
-                    kept = self._take(axis, chosen.start, len(chosen)) if near else fresh(len(chosen), _kind_of(axis))
+                    kept = self._take(axis, chosen.start, len(chosen)) if near else self._resize(axis, len(chosen))
                     made.append(kept)
                 d += 1
         return tuple(made) if len(made) == len(out) else _new(out, axes)
 
     # Attention.
+
+    def spread(self, x: Tensor) -> list[int]:
+        """The axes of a tensor that are known to count tokens or inputs: no heads are among them."""
+        flow = self._flow(x)
+        if flow is None or len(flow.axes) != x.ndim:
+            return []
+        held = [leaves(axis) for axis in flow.axes]
+        kinds = [{"" if atom in self._entered else atom.kind for atom in atoms} for atoms in held]
+        return [d for d, each in enumerate(kinds) if "token" in each and each <= {"token", "batch"}]
+
+    def count_features(self, x: Tensor, dim: int) -> int:
+        """How many features the last parts of an axis count: heads, behind inputs; 1 if there are none or all are."""
+        flow = self._flow(x)
+        atoms = leaves(flow.axes[dim]) if flow is not None and len(flow.axes) == x.ndim else []
+        kinds = [atom.kind for atom in atoms]
+        first = kinds.index("feature") if "feature" in kinds else len(atoms)
+        apart = all(kind == "feature" for kind in kinds[first:])
+        return layout.size_of(atoms[first:]) if apart else 1
 
     def read(self, name: str, q: Tensor, k: Tensor, out: Tensor, dims: Sequence[Sequence[int]]) -> Reading | None:
         """What an attention reads, if that is known; what comes out of it is made of the queries' tokens."""
@@ -354,13 +463,24 @@ class Streams:
         theirs = [atom for d in k_dims for atom in leaves(read.axes[d])]
         lead = [atom for d, axis in enumerate(ours.axes[:-1]) if d not in q_dims for atom in leaves(axis)]
         windows = [atom for atom in lead if atom.kind == "token"]
-        tokens = frozenset(mine if all(atom.kind for atom in mine) else ())
-        if windows and tokens:  # however they were rolled and padded
-            among = {*mine, *windows}
+        among = {*mine, *windows}
+        tokens = frozenset[Atom]()
+        if all(atom.kind for atom in mine):  # however they were split, rolled and padded
             tokens = frozenset(self._coordinates(layout.whole_of(atom, among))[0] for atom in among)
         kind = self._kind(mine, theirs, windows, ours.sources == read.sources)
+        grids = self._lie(mine, windows), None if windows else self._grid(theirs)
+        if kind == "self" and grids[0] is not None and tokens.isdisjoint(layout.whole_of(a, among) for a in mine):
+            kind = "windows"  # a single one, of tokens that were padded or rolled
         places = self._place(mine, windows) if kind == "windows" else None
-        return Reading(kind, len(self.names) - 1, tokens, ours.sources, read.sources, places)
+        number, count = len(self.names) - 1, layout.size_of(windows)
+        return Reading(kind, number, tokens, ours.sources, read.sources, places, count, grids)
+
+    def _lie(self, mine: list[Atom], windows: list[Atom]) -> Grid | None:
+        """How the queries lie on a picture; in windows, where the order is told by their places, all of them."""
+        if not windows:
+            return self._grid(mine)
+        among = {*mine, *windows}
+        return self._grid(sorted({layout.whole_of(atom, among) for atom in among}, key=self._order))
 
     def _read_ragged(self, q: Tensor, k: Tensor, out: Tensor, bit: int) -> Reading | None:
         """Of sentences of several lengths in one tensor, as PyTorch's encoder packs them: it has their axes padded."""
@@ -390,17 +510,6 @@ def _new(shape: Sequence[int], axes: Axes = ()) -> Axes:
 
 def _kind_of(axis: Axis) -> str:
     return next((atom.kind for atom in leaves(axis)), "")
-
-
-def _cut(axes: Axes, old: Sequence[int], new: Sequence[int], name: str, args: tuple, kwargs: dict) -> Axes:
-    """Parts of a tensor: what kept its size is what it was."""
-    if len(old) == len(new) == len(axes):
-        kinds = map(_kind_of, axes)
-        return tuple(axis if n == m else fresh(m, kind) for axis, n, m, kind in zip(axes, old, new, kinds, strict=True))
-    if len(new) == len(old) - 1 and len(axes) == len(old):
-        dim = kwargs.get("dim", args[1] if len(args) > 1 and isinstance(args[1], int) else 0) % len(old)
-        return tuple(axis for d, axis in enumerate(axes) if d != dim)
-    return _new(new, axes)
 
 
 def _dim_of(name: str, args: tuple, kwargs: dict, ndim: int) -> int:

@@ -13,26 +13,29 @@ from torch import Tensor
 
 from pellucid.ops.exact import Mask, share_heads, weight_rows
 from pellucid.watching.gathering import Followed
+from pellucid.watching.record import Written
 from pellucid.watching.trails import Lost
 
 FEW = 16  # queries up to which all rows are compared; of more, eight from first to last and those of another kind
 COARSE = 0.1  # a map whose weights are further off than this by rounding alone is recorded with its rounding
 
 
-def verify(followed: Followed) -> tuple[Followed, float]:
-    """What is to be recorded, and how far its weights are from the model's own, at most, in the rows compared.
+def verify(followed: Followed) -> tuple[Followed, Written]:
+    """What is to be recorded, and how far it is from the model's own, at most, in the rows compared.
 
     `Lost` if it isn't what ran, or if that can't be told.
     """
     if not followed.q.shape[2] or not followed.k.shape[2]:
-        return followed, 0.0
+        return followed, Written(followed.dtype, 0.0, 0.0)
     with torch.no_grad(), torch.autocast(followed.q.device.type, enabled=False):
         return _verify(followed)
 
 
-def _verify(followed: Followed) -> tuple[Followed, float]:
+def _verify(followed: Followed) -> tuple[Followed, Written]:
     n = followed.q.shape[2]
     index = range(n) if n <= FEW else sorted({*torch.linspace(0, n - 1, 8).long().tolist(), *followed.odd})
+    broken = followed.output.isfinite().all(-1).logical_not().flatten(0, 1).any(0).nonzero()[:1, 0].tolist()
+    index = sorted({*index, *broken})
     rows = torch.tensor(list(index), device=followed.q.device)
     weights = followed.weights[:, :, rows].detach()
     weights = weights.to(torch.promote_types(weights.dtype, torch.float32))
@@ -46,15 +49,14 @@ def _verify(followed: Followed) -> tuple[Followed, float]:
     slack = _slack(followed, weights)
     plain = _differ(followed, followed.mask, followed.beta, rows, weights, kept)
     if bool((plain <= slack).all()):
-        return followed, plain.max().item()
+        return followed, _say_written(followed, plain, weights)
     if followed.rounded is not None:
         beta, rule = followed.rounded()
         rounded = _differ(followed, rule, beta, rows, weights, kept)
         if bool((rounded <= slack + _noise(followed)).all()):
-            error = plain.max().item()
-            if error <= COARSE:
-                return followed, error
-            return replace(followed, beta=beta, mask=rule), rounded.max().item()
+            if plain.max() <= COARSE:
+                return followed, _say_written(followed, plain, weights)
+            return replace(followed, beta=beta, mask=rule), _say_written(followed, rounded, weights)
     raise Lost(f"it was followed, but its weights can't be reproduced: they differ by {plain.nan_to_num(1).max():.2g}")
 
 
@@ -66,6 +68,13 @@ def _differ(followed: Followed, mask: Mask, beta: float, rows: Tensor, weights: 
         p = weight_rows(followed.q, followed.k, mask, beta, False, rows, dtype)
         worst = torch.maximum(worst, (p - weights).abs().to(worst.dtype))
     return worst if kept is None else worst.where(kept, 0.0)
+
+
+def _say_written(followed: Followed, differences: Tensor, weights: Tensor) -> Written:
+    v = share_heads(followed.v, followed.q.shape[1]).to(weights.dtype)
+    size = (weights @ v).norm(dim=-1).square().mean().sqrt()
+    miss = (differences @ v.abs()).norm(dim=-1).amax() / size.clamp(min=torch.finfo(size.dtype).tiny)
+    return Written(followed.dtype, differences.max().item(), miss.item())
 
 
 def _slack(followed: Followed, weights: Tensor) -> Tensor:

@@ -8,14 +8,15 @@ the model itself is never touched. The kernel is the one that would have run any
 """
 
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from typing import Literal
+from typing import Literal, NoReturn
 
 import torch
 from torch import Tensor, nn
 
 from pellucid.layers.attention import MultiHeadAttention
+from pellucid.layers.linear import Linear
 from pellucid.ops.attention import observed_by
 from pellucid.watching.generation import stitch
 from pellucid.watching.missed import ChangedOutput, Missed, MissedAttention, list_outside, list_scripted, say_missed
@@ -51,7 +52,8 @@ class Seen(Mapping[str, Record]):
 
     def __init__(self, model: nn.Module):
         self._model = model
-        self._records: dict[str, Record] = {}
+        self._made: dict[str, Record] = {}
+        self._settle: Callable[[], None] = _nothing
         self._tokens: dict[str, TokenShapes] = {}
         self._sources: list[str] = []
         self.missed: list[Missed] = []
@@ -80,9 +82,19 @@ class Seen(Mapping[str, Record]):
         """Check every record and return the largest error."""
         return max((record.check() for record in self.values()), default=0.0)
 
+    @property
+    def _records(self) -> dict[str, Record]:
+        """With those that were put off until somebody asks."""
+        self._settle()
+        return self._made
+
+    def holds(self, name: str) -> bool:
+        """Whether there is a record of this name already, those that were put off left aside."""
+        return name in self._made
+
     def add(self, record: Record, tokens: TokenShapes | None) -> None:
         """Keep a record, and what its module was called with."""
-        self._records[record.name] = record
+        self._made[record.name] = record
         if tokens is not None:
             self._tokens[record.name] = tokens
 
@@ -157,12 +169,12 @@ def watch(
         and the records are of that. Inside the block `seen[name].replace(…)` changes the next forward. A name that
         no attention has is an error.
     """
-    names, aliases, kinds = _look_over(model)
-    seen = Seen(model)
-    steering = Steering(change, aliases)
-    recorder = Recorder(seen, names, gradients, copy, steering, exact_output)
-    seen._sources = recorder.sources
+    names, kinds = _look_over(model)
     ours = _all_ours(kinds)
+    seen = Seen(model)
+    steering = Steering(change, _list_aliases(model) if isinstance(change, Mapping) else {})
+    recorder = Recorder(seen, names, gradients, copy, steering, exact_output, is_alone=ours)
+    seen._sources, seen._settle = recorder.sources, recorder.settle
     with ExitStack() as stack:
         stack.enter_context(observed_by(recorder.ours))
         if not ours:
@@ -177,7 +189,7 @@ def watch(
         seen.missed += list_outside(model, seen)
     if seen.missed and strict:
         raise ValueError(say_missed(model, seen.missed, len(seen)))
-    if recorder.ran and not seen:
+    if recorder.ran and not ours and not seen:  # ours alone are always recorded
         raise ValueError(say_missed(model, seen.missed, 0))
     for note in recorder.notes:
         warnings.warn(f"{note}: its output may differ in the last bits", ChangedOutput, stacklevel=3)
@@ -199,27 +211,40 @@ def _strangers_shown_to(recorder: Recorder, model: nn.Module) -> Iterator[None]:
         yield
 
 
-def _look_over(model: nn.Module) -> tuple[dict[int, str], dict[str, str], set[type[nn.Module]]]:
-    """Which name each module is recorded by, by its identity and by every name that it has, and what kinds there are.
+NEVER_ATTEND = frozenset({Linear, nn.Linear, nn.Dropout, nn.Identity, nn.LayerNorm})  # most of any model
+
+
+def _look_over(model: nn.Module) -> tuple[dict[int, str], set[type[nn.Module]]]:
+    """Which name each module is recorded by, by its identity, and what kinds there are, those aside that never attend.
 
     In the order of `named_modules`, whose nested generators take longer than a small model.
     """
-    names: dict[int, str] = {}
-    aliases: dict[str, str] = {}
-    kinds: set[type[nn.Module]] = set()
+    names, kinds = {id(model): ""}, {type(model)}
 
-    def visit(name: str, module: nn.Module) -> None:
-        aliases[name] = names.setdefault(id(module), name)
-        kinds.add(type(module))
-        if "_compiled_call_impl" in module.__dict__ or type(module).__name__ == "OptimizedModule":
-            _refuse_compiled(name, module)
-        above = f"{name}." if name else ""
+    def visit(above: str, module: nn.Module) -> None:
         for key, child in module._modules.items():
-            if child is not None:
-                visit(above + key, child)
+            if child is not None and (kind := child.__class__) not in NEVER_ATTEND:
+                names.setdefault(id(child), above + key)
+                kinds.add(kind)
+                if child.__dict__.get("_compiled_call_impl") is not None:
+                    _refuse_compiled(above + key)
+                if child._modules:
+                    visit(f"{above}{key}.", child)
 
+    if model.__dict__.get("_compiled_call_impl") is not None:
+        _refuse_compiled(type(model).__name__)
     visit("", model)
-    return names, aliases, kinds
+    if compiled := [kind for kind in kinds if kind.__name__ == "OptimizedModule"]:
+        name = next(name for name, child in model.named_modules() if type(child) in compiled)
+        _refuse_compiled(name or "OptimizedModule")
+    return names, kinds
+
+
+def _list_aliases(model: nn.Module) -> dict[str, str]:
+    """Which name a module is recorded by, the first one, by every name that it has."""
+    names: dict[int, str] = {}
+    every = model.named_modules(remove_duplicate=False)
+    return {name: names.setdefault(id(module), name) for name, module in every}
 
 
 def _all_ours(kinds: set[type[nn.Module]]) -> bool:
@@ -228,9 +253,12 @@ def _all_ours(kinds: set[type[nn.Module]]) -> bool:
     return MultiHeadAttention in kinds and nn.MultiheadAttention not in kinds and origins <= {"pellucid", "torch"}
 
 
-def _refuse_compiled(name: str, module: nn.Module) -> None:
-    if type(module).__name__ == "OptimizedModule" or getattr(module, "_compiled_call_impl", None) is not None:
-        raise ValueError(
-            f"watch can't see inside a compiled module ({name or type(module).__name__!r}); "
-            "watch the model that was given to torch.compile instead: it shares the weights"
-        )
+def _refuse_compiled(name: str) -> NoReturn:
+    raise ValueError(
+        f"watch can't see inside a compiled module ({name!r}); "
+        "watch the model that was given to torch.compile instead: it shares the weights"
+    )
+
+
+def _nothing() -> None:
+    pass

@@ -47,6 +47,7 @@ export async function readArriving(response, told) {
   return whole;
 }
 
+/** @param {Uint8Array} bytes @param {number} length */
 function grown(bytes, length) {
   const larger = new Uint8Array(length);
   larger.set(bytes);

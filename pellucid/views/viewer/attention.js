@@ -2,12 +2,20 @@
  * softmax(β·qkᵀ), a row at a time, in double precision. No map is stored: q, k and β are enough.
  *
  * @typedef {import("./bundle.js").Layer} Layer
+ * @typedef {import("./bundle.js").Mask} Mask
+ * @typedef {import("./bundle.js").Bias} Bias
+ * @typedef {ArrayLike<number>} Numbers
  * @typedef {{length: number, noise: number, deleted: boolean}} Edit of a key: made `length` times as long, after
  *   Gaussian noise of `noise` times its root mean square; or deleted
  * @typedef {Map<number, Edit>} Edits by the key's number
  * @typedef {{vectors: Map<number, Float64Array>, deleted: Set<number>, off: Set<number>}} Changed keys' vectors and
  *   those that are gone; heads that are switched off
  * @typedef {number | "mean" | "max"} Head
+ * @typedef {{
+ *   keys: Int32Array | null, n: number, mask: Mask | null, bias: Bias | null,
+ *   rows: number, row: number, kind: number,
+ * }} Sight of one query: its n keys by their numbers, null for all; which row of so many, of which kind, is its own in
+ *   mask and bias
  */
 
 const MASKING = -1e4; // a bias as low as this is a mask
@@ -19,13 +27,18 @@ const MASKING = -1e4; // a bias as low as this is a mask
  * @param {Changed | null} changed @returns {Float64Array}
  */
 export function attentionRow(layer, head, query, beta, changed = null) {
-  const dots = products(layer, head, query, changed);
-  const open = allowed(layer, query, changed, head);
-  if (!Number.isFinite(beta)) return hard(dots, open, Math.sign(beta));
-  return soft(scored(layer, head, query, beta, dots), open, layer.sinks?.[head] ?? -Infinity);
+  const sight = sightOf(layer, query);
+  const dots = products(layer, head, query, sight, changed);
+  const open = allowed(layer, query, sight, changed, head);
+  if (!Number.isFinite(beta)) return spread(layer, sight, hard(dots, open, Math.sign(beta)));
+  const scores = scored(layer, head, sight, beta, dots);
+  return spread(layer, sight, soft(scores, open, layer.sinks?.[head] ?? -Infinity));
 }
 
-/** All heads' rows. @param {Layer} layer @param {number} query @param {Changed | null} changed @returns {Float64Array[]} */
+/**
+ * All heads' rows.
+ * @param {Layer} layer @param {number} query @param {number} beta @param {Changed | null} changed @returns {Float64Array[]}
+ */
 export function attentionRows(layer, query, beta, changed = null) {
   return Array.from({ length: layer.heads }, (_, head) => attentionRow(layer, head, query, beta, changed));
 }
@@ -47,7 +60,10 @@ export function mixed(rows, head, off) {
   return out;
 }
 
-/** The row of one head, or of all of them. @param {Layer} layer @param {Head} head @param {number} query @param {Changed | null} changed */
+/**
+ * The row of one head, or of all of them.
+ * @param {Layer} layer @param {Head} head @param {number} query @param {number} beta @param {Changed | null} changed
+ */
 export function headRow(layer, head, query, beta, changed = null) {
   if (typeof head === "number") return attentionRow(layer, head, query, beta, changed);
   return mixed(attentionRows(layer, query, beta, changed), head, changed?.off);
@@ -55,7 +71,7 @@ export function headRow(layer, head, query, beta, changed = null) {
 
 /**
  * The whole map, queries one after the other.
- * @param {Layer} layer @param {Head} head @param {Changed | null} changed @returns {Float64Array}
+ * @param {Layer} layer @param {Head} head @param {number} beta @param {Changed | null} changed @returns {Float64Array}
  */
 export function attentionMap(layer, head, beta, changed = null) {
   const map = new Float64Array(layer.nQueries * layer.nKeys);
@@ -72,14 +88,14 @@ export function entropy(row) {
   return sum;
 }
 
-/** Half the sum of the differences: the share of the weight that moved. */
+/** Half the sum of the differences: the share of the weight that moved. @param {Numbers} before @param {Numbers} after */
 export function moved(before, after) {
   let sum = 0;
   for (let i = 0; i < before.length; i++) sum += Math.abs(after[i] - before[i]);
   return sum / 2;
 }
 
-/** The places of the largest values, the largest first. @param {ArrayLike<number>} values @returns {number[]} */
+/** The places of the largest values, the largest first. @param {Numbers} values @param {number} count @returns {number[]} */
 export function largest(values, count) {
   /** @type {number[]} */
   const best = [];
@@ -93,14 +109,21 @@ export function largest(values, count) {
   return best;
 }
 
-/** A query's and a key's features in one head. @param {Layer} layer @param {Changed | null} changed */
+/**
+ * A query's and a key's features in one head.
+ * @param {Layer} layer @param {number} head @param {number} query @param {number} key @param {Changed | null} changed
+ */
 export function featuresOf(layer, head, query, key, changed = null) {
   const [from, start] = keyAt(layer, head, key, changed);
   const at = (head * layer.nQueries + query) * layer.width;
   return { q: layer.q.subarray(at, at + layer.width), k: from.subarray(start, start + layer.width) };
 }
 
-/** β·q·k of one query and one key, in each head. @param {Layer} layer @param {Changed | null} changed @returns {number[]} */
+/**
+ * β·q·k of one query and one key, in each head.
+ * @param {Layer} layer @param {number} query @param {number} key @param {number} beta @param {Changed | null} changed
+ * @returns {number[]}
+ */
 export function scoresOf(layer, query, key, beta, changed = null) {
   return Array.from({ length: layer.heads }, (_, head) => {
     const [from, start] = keyAt(layer, head, key, changed);
@@ -110,14 +133,17 @@ export function scoresOf(layer, query, key, beta, changed = null) {
 
 /**
  * Every number between q, k and the weight. Hard attention has no exponentials.
- * @param {Layer} layer @param {number} head @param {number} query @param {number} key @param {Changed | null} changed
+ * @param {Layer} layer @param {number} head @param {number} query @param {number} key @param {number} beta
+ * @param {Changed | null} changed
  */
 export function stepsOf(layer, head, query, key, beta, changed = null) {
   const { q, k } = featuresOf(layer, head, query, key, changed);
   const product = dot(q, 0, k, 0, layer.width);
-  const open = allowed(layer, query, changed, head);
+  const sight = sightOf(layer, query);
+  const open = allowed(layer, query, sight, changed, head);
   const finite = Number.isFinite(beta);
-  const scores = scored(layer, head, query, finite ? beta : 1, products(layer, head, query, changed));
+  const scores = scored(layer, head, sight, finite ? beta : 1, products(layer, head, query, sight, changed));
+  const at = sight.keys ? sight.keys.indexOf(key) : key; // −1 outside of its window
   const sink = layer.sinks?.[head] ?? -Infinity;
   const best = scores.reduce((most, score, i) => (open[i] ? Math.max(most, score) : most), sink);
   const exponentials = scores.map((score, i) => (open[i] ? Math.exp(score - best) : 0));
@@ -128,20 +154,27 @@ export function stepsOf(layer, head, query, key, beta, changed = null) {
     dot: product,
     scaled,
     capped: layer.softcap ? layer.softcap * Math.tanh(scaled / layer.softcap) : scaled,
-    score: scores[key],
-    open: Boolean(open[key]),
+    score: at < 0 ? scaled : scores[at],
+    open: Boolean(open[at]),
     count: open.reduce((a, b) => a + b, 0),
-    exp: exponentials[key],
+    padding: sight.keys ? sight.keys.filter((each, i) => each >= layer.nKeys && open[i]).length : 0,
+    exp: exponentials[at] ?? 0,
     sum: exponentials.reduce((a, b) => a + b, 0) + (sink > -Infinity ? Math.exp(sink - best) : 0),
     weight: attentionRow(layer, head, query, beta, changed)[key],
-    value: layer.values ? layer.values[head * layer.nKeys + key] : NaN,
+    value: layer.values ? layer.values[head * layer.held + key] : NaN,
   };
 }
 
-/** How many keys this query may attend to, in one head or in any. @param {Layer} layer @param {Changed | null} changed */
+/**
+ * How many keys this query may attend to, in one head or in any.
+ * @param {Layer} layer @param {number} query @param {Changed | null} changed
+ */
 export function openKeys(layer, query, changed = null, head = 0) {
-  return allowed(layer, query, changed, head).reduce((sum, each) => sum + each, 0);
+  return allowed(layer, query, sightOf(layer, query), changed, head).reduce((sum, each) => sum + each, 0);
 }
+
+/** How many keys are multiplied for a row: within windows few of all. @param {Layer} layer */
+export const seenKeys = ({ windows, nKeys }) => windows?.size ?? nKeys;
 
 /**
  * The keys that are not as they were, and the heads that are off.
@@ -158,13 +191,14 @@ export function changedKeys(layer, edits, off = []) {
   return { vectors, deleted, off: new Set(off) };
 }
 
+/** @param {Layer} layer @param {number} key @param {Edit} edit */
 function changedKey(layer, key, { length, noise }) {
-  const { nKeys, width, k } = layer;
+  const { held, width, k } = layer;
   const heads = layer.keyHeads ?? layer.heads;
   const vector = new Float64Array(heads * width);
   const random = gaussian(key + 1);
   for (let head = 0; head < heads; head++) {
-    const start = (head * nKeys + key) * width;
+    const start = (head * held + key) * width;
     const size = Math.sqrt(dot(k, start, k, start, width) / width);
     for (let i = 0; i < width; i++) {
       vector[head * width + i] = length * (k[start + i] + (noise ? noise * size * random() : 0));
@@ -173,62 +207,106 @@ function changedKey(layer, key, { length, noise }) {
   return vector;
 }
 
-/** Which key head a query head reads: heads in groups share one. */
+/** Which key head a query head reads: heads in groups share one. @param {Layer} layer @param {number} head */
 const sharedHead = ({ heads, keyHeads }, head) => Math.floor((head * (keyHeads ?? heads)) / heads);
 
+/**
+ * Where a key's features lie: in which numbers, from which on.
+ * @param {Layer} layer @param {number} head @param {number} key @param {Changed | null} changed
+ * @returns {[Float32Array | Float64Array, number]}
+ */
 function keyAt(layer, head, key, changed) {
   const shared = sharedHead(layer, head);
   const own = changed?.vectors.get(key);
-  return own ? [own, shared * layer.width] : [layer.k, (shared * layer.nKeys + key) * layer.width];
+  return own ? [own, shared * layer.width] : [layer.k, (shared * layer.held + key) * layer.width];
 }
 
-function products(layer, head, query, changed) {
-  const { nQueries, nKeys, width, q, k } = layer;
+/** What a query sees: all keys, or those of its window. @param {Layer} layer @param {number} query @returns {Sight} */
+function sightOf(layer, query) {
+  const { windows, nQueries, nKeys, mask, bias } = layer;
+  if (!windows) return { keys: null, n: nKeys, mask, bias, rows: nQueries, row: query, kind: 0 };
+  const { size, places, kinds, stands } = windows;
+  const number = Math.floor(stands[query] / size);
+  const keys = places.subarray(number * size, (number + 1) * size);
+  return { keys, n: size, mask: windows.mask, bias: windows.bias, rows: size, row: stands[query] % size, kind: kinds[number] };
+}
+
+/**
+ * The row over all keys, of weights over those in sight; what padding takes is left out.
+ * @param {Layer} layer @param {Sight} sight @param {Float64Array} weights
+ */
+function spread({ nKeys }, { keys }, weights) {
+  if (!keys) return weights;
+  const row = new Float64Array(nKeys);
+  keys.forEach((key, i) => key < nKeys && (row[key] = weights[i]));
+  return row;
+}
+
+/** @param {Layer} layer @param {number} head @param {number} query @param {Sight} sight @param {Changed | null} changed */
+function products(layer, head, query, { keys, n }, changed) {
+  const { nQueries, held, width, q, k } = layer;
   const [start, shared] = [(head * nQueries + query) * width, sharedHead(layer, head)];
-  const dots = new Float64Array(nKeys);
-  for (let key = 0; key < nKeys; key++) dots[key] = dot(q, start, k, (shared * nKeys + key) * width, width);
-  changed?.vectors.forEach((vector, key) => (dots[key] = dot(q, start, vector, shared * width, width)));
+  const dots = new Float64Array(n);
+  for (let i = 0; i < n; i++) dots[i] = dot(q, start, k, (shared * held + (keys ? keys[i] : i)) * width, width);
+  changed?.vectors.forEach((vector, key) => {
+    const at = keys ? keys.indexOf(key) : key;
+    if (at >= 0) dots[at] = dot(q, start, vector, shared * width, width);
+  });
   return dots;
 }
 
-/** The scores: times β, capped, with the bias of the place. In place. */
-function scored(layer, head, query, beta, dots) {
-  const { nQueries, nKeys, softcap, bias } = layer;
+/** Where the row of a mask or bias begins, in rows. @param {Mask | Bias} part @param {number} head @param {Sight} sight */
+const rowOf = ({ heads }, head, { rows, row, kind }) => (kind * heads + (heads > 1 ? head : 0)) * rows + row;
+
+/**
+ * The scores: times β, capped, with the bias of the place. In place.
+ * @param {Layer} layer @param {number} head @param {Sight} sight @param {number} beta @param {Float64Array} dots
+ */
+function scored({ softcap }, head, sight, beta, dots) {
+  const { bias } = sight;
   for (let i = 0; i < dots.length; i++) dots[i] *= beta;
   if (softcap) for (let i = 0; i < dots.length; i++) dots[i] = softcap * Math.tanh(dots[i] / softcap);
   if (bias) {
-    const from = ((bias.heads > 1 ? head : 0) * nQueries + query) * nKeys;
+    const from = rowOf(bias, head, sight) * sight.n;
     for (let i = 0; i < dots.length; i++) dots[i] += bias.values[from + i];
   }
   return dots;
 }
 
+/** @param {Numbers} a @param {number} startA @param {Numbers} b @param {number} startB @param {number} width */
 function dot(a, startA, b, startB, width) {
   let sum = 0;
   for (let i = 0; i < width; i++) sum += a[startA + i] * b[startB + i];
   return sum;
 }
 
-/** 1 for each key that the query may attend to. Queries are the last rows of the keys' sequence. */
-function allowed({ nQueries, nKeys, causal, mask, bias }, query, changed, head) {
-  const open = new Uint8Array(nKeys).fill(1);
+/**
+ * 1 for each key that the query may attend to. Queries are the last rows of the keys' sequence.
+ * @param {Layer} layer @param {number} query @param {Sight} sight @param {Changed | null} changed @param {number} head
+ */
+function allowed({ nQueries, nKeys, causal }, query, sight, changed, head) {
+  const { n, mask, bias, keys } = sight;
+  const open = new Uint8Array(n).fill(1);
   if (causal) open.fill(0, Math.max(0, query + nKeys - nQueries + 1));
   if (mask) {
-    const row = (mask.heads > 1 ? head : 0) * nQueries + query;
-    const bytes = Math.ceil(nKeys / 8);
-    for (let key = 0; key < nKeys; key++) {
-      open[key] &= mask.packed ? (mask.bits[row * bytes + (key >> 3)] >> (key & 7)) & 1 : mask.bits[row * nKeys + key];
+    const row = rowOf(mask, head, sight);
+    const bytes = Math.ceil(n / 8);
+    for (let i = 0; i < n; i++) {
+      open[i] &= mask.packed ? (mask.bits[row * bytes + (i >> 3)] >> (i & 7)) & 1 : mask.bits[row * n + i];
     }
   }
   if (bias) {
-    const from = ((bias.heads > 1 ? head : 0) * nQueries + query) * nKeys;
-    for (let key = 0; key < nKeys; key++) if (bias.values[from + key] <= MASKING) open[key] = 0;
+    const from = rowOf(bias, head, sight) * n;
+    for (let i = 0; i < n; i++) if (bias.values[from + i] <= MASKING) open[i] = 0;
   }
-  changed?.deleted.forEach((key) => (open[key] = 0));
+  changed?.deleted.forEach((key) => (open[keys ? keys.indexOf(key) : key] = 0)); // at −1 nothing is
   return open;
 }
 
-/** In place: the weights; a sink takes its share and is no key. */
+/**
+ * In place: the weights; a sink takes its share and is no key.
+ * @param {Float64Array} scores @param {Uint8Array} open @param {number} sink
+ */
 function soft(scores, open, sink) {
   let best = sink;
   for (let i = 0; i < scores.length; i++) if (open[i] && scores[i] > best) best = scores[i];
@@ -238,6 +316,7 @@ function soft(scores, open, sink) {
   return scores;
 }
 
+/** @param {Float64Array} dots @param {Uint8Array} open @param {number} sign */
 function hard(dots, open, sign) {
   let [best, size] = [-Infinity, 0];
   for (let i = 0; i < dots.length; i++) {
@@ -251,7 +330,7 @@ function hard(dots, open, sign) {
   return sum ? hits.map((hit) => hit / sum) : hits;
 }
 
-/** Normal numbers that are the same each time: mulberry32, then Box and Muller. */
+/** Normal numbers that are the same each time: mulberry32, then Box and Muller. @param {number} seed */
 export function gaussian(seed) {
   let state = seed * 0x9e3779b9;
   const uniform = () => {

@@ -96,21 +96,23 @@ function strip(values, name) {
 
 /** The steps as (what, shape, number). @returns {[string, string, string][]} */
 function flow(told, layer, look) {
-  const { heads, keyHeads, nQueries, nKeys, width, softcap, bias, sinks } = layer;
+  const { heads, keyHeads, nQueries, nKeys, held, width, softcap, sinks, windows } = layer;
   const map = `[${heads}, ${nQueries}, ${nKeys}]`;
   const open = told.open ? precise(told.exp) : "0: masked";
+  const bias = windows ? windows.bias && `[${windows.bias.heads}, ${windows.size}, ${windows.size}]` : layer.bias && `[${layer.bias.heads}, ${nQueries}, ${nKeys}]`;
+  const among = windows ? ` of its window${told.padding ? `, ${told.padding} of them padding` : ""}` : "";
   /** @type {any[]} */
   const all = [
     ["q of the query", `[${heads}, ${nQueries}, ${width}]`, `length ${precise(told.q)}`],
-    ["k of the key", `[${keyHeads ?? heads}, ${nKeys}, ${width}]`, `length ${precise(told.k)}`],
+    ["k of the key", `[${keyHeads ?? heads}, ${held}, ${width}]`, `length ${precise(told.k)}`],
     ["q·k = Σ q ∘ k", map, precise(told.dot)],
     [`β·q·k, β = ${precise(look.beta)}`, map, precise(told.scaled)],
     softcap && [`${precise(softcap)}·tanh(score / ${precise(softcap)})`, map, precise(told.capped)],
-    bias && ["plus the bias of the place", `[${bias.heads}, ${nQueries}, ${nKeys}]`, precise(told.score)],
+    bias && ["plus the bias of the place", bias, precise(told.score)],
     ["exp(score − largest)", map, open],
-    [`Σ over ${told.count} keys${sinks ? " and the sink" : ""}`, `[${heads}, ${nQueries}]`, precise(told.sum)],
+    [`Σ over ${told.count} keys${among}${sinks ? " and the sink" : ""}`, `[${heads}, ${nQueries}]`, precise(told.sum)],
     ["weight = exp / Σ", map, precise(told.weight)],
-    layer.values && ["length of the value v", `[${heads}, ${nKeys}]`, precise(told.value)],
+    layer.values && ["length of the value v", `[${heads}, ${held}]`, precise(told.value)],
     layer.values && ["weight × length: what it moves", map, precise(told.weight * told.value)],
   ];
   return all.filter(Boolean);

@@ -32,13 +32,18 @@ export const UNDER = { contrast: 0.6, brightness: 0.6 };
 const GLOW = [254, 232, 56];
 const MOST_COVER = 0.9;
 
-/** Values as pixels of the glow, to be laid over the grey. */
+/**
+ * Values as pixels of the glow, to be laid over the grey.
+ * @param {Uint8ClampedArray} pixels @param {ArrayLike<number>} values @param {number} from @param {number} count
+ * @param {Scale} scale @param {number} cover 0 to 1
+ */
 export function paintGlow(pixels, values, from, count, scale, cover) {
   for (let i = 0; i < count; i++) {
     pixels.set([...GLOW, 255 * glowOf(scale.share(values[from + i]), cover)], 4 * i);
   }
 }
 
+/** @param {number} share @param {number} cover */
 const glowOf = (share, cover) => MOST_COVER * cover * Math.min(Math.max(share, 0), 1);
 
 /** The glow over middle grey, for a scale. @param {number} share */
@@ -47,15 +52,20 @@ export function glowCss(share, cover = 1) {
   return `rgb(${GLOW.map((x) => Math.round(glow * x + (1 - glow) * grey)).join(", ")})`;
 }
 
-/** Black or white, whichever is read better on the glow. */
+/** Black or white, whichever is read better on the glow. @param {number} share @param {number} cover */
 export const glowInk = (share, cover) => (glowOf(share, cover) > 0.35 ? "#000" : "#fff");
 
+/** @param {number} share */
 const stepOf = (share) => 3 * Math.round(Math.min(Math.max(share, 0), 1) * (STEPS - 1));
 
 /** @param {number} share 0 to 1 @returns {number[]} red, green and blue, 0 to 255 */
 export const colour = (share) => [...TABLE.subarray(stepOf(share), stepOf(share) + 3)];
 
-/** Values as pixels, in their colours: red, green, blue and opacity, from pixel `start` on. */
+/**
+ * Values as pixels, in their colours: red, green, blue and opacity, from pixel `start` on.
+ * @param {Uint8ClampedArray} pixels @param {ArrayLike<number>} values @param {number} from @param {number} count
+ * @param {Scale} scale
+ */
 export function paint(pixels, values, from, count, scale, start = 0) {
   for (let i = 0; i < count; i++) {
     const step = stepOf(scale.share(values[from + i]));
@@ -125,11 +135,11 @@ export function makeScale(kind, n, values, distribution, onPicture = false) {
 function steps(n) {
   const ticks = [0.5, 1, 2, 4, 8, 16].map((times) => times / n);
   const says = `absolute, the same for every map over ${n} keys: each step doubles, from 1/${2 * n} or less to 16/${n} or more`;
-  const share = (value) => Math.min(Math.max((Math.log2(Math.max(value * n, 1e-9)) + 1) / 5, 0), 1);
+  const share = (/** @type {number} */ value) => Math.min(Math.max((Math.log2(Math.max(value * n, 1e-9)) + 1) / 5, 0), 1);
   return { share, ticks, mark: 1 / n, n, rescaled: false, says };
 }
 
-/** A weight in a few letters, for a cell. */
+/** A weight in a few letters, for a cell. @param {number} value */
 export function short(value) {
   if (value === 0) return "0";
   const size = Math.abs(value);
@@ -139,7 +149,7 @@ export function short(value) {
   return value.toFixed(digits).replace(/^(-?)0\./, "$1.").replace(/\.0$/, "").replace("-", "−");
 }
 
-/** A weight in three digits. */
+/** A weight in three digits. @param {number} value */
 export function precise(value) {
   if (value === 0) return "0";
   return (Math.abs(value) < 0.0001 ? value.toExponential(1) : value.toPrecision(3)).replaceAll("-", "−");

@@ -5,7 +5,7 @@
  * @typedef {import("./viewer.js").Seen} Seen
  * @typedef {import("./viewer.js").Actions} Actions
  */
-import { headRow } from "./attention.js";
+import { headRow, seenKeys } from "./attention.js";
 import { precise } from "./colour.js";
 import { h, say, set } from "./dom.js";
 import { sharp } from "./draw.js";
@@ -99,7 +99,7 @@ export function makeColumns(actions) {
       context.stroke();
     };
     const ink = getComputedStyle(canvas).color;
-    const each = look.layer.nKeys * look.layer.width * (typeof state.head === "number" ? 1 : look.layer.heads);
+    const each = seenKeys(look.layer) * look.layer.width * (typeof state.head === "number" ? 1 : look.layer.heads);
     if (every.checked && (until - from) * each < MOST_WORK) {
       for (let query = from; query < Math.min(until, look.layer.nQueries); query++) {
         if (query === state.token) continue;

@@ -4,7 +4,7 @@
  * @typedef {import("./viewer.js").Seen} Seen
  * @typedef {import("./viewer.js").Actions} Actions
  */
-import { largest, mixed, moved, scoresOf } from "./attention.js";
+import { largest, mixed, moved, scoresOf, seenKeys } from "./attention.js";
 import { makeScale, precise } from "./colour.js";
 import { h, say, set } from "./dom.js";
 import { drawSmallMap } from "./draw.js";
@@ -171,7 +171,7 @@ function updateHeads(box, { trace, state, look }, actions) {
     button.classList.toggle("pl-gone", gone);
     set(button, "aria-label", typeof name === "number" ? `Head ${name}${gone ? ", off" : ""}` : `${name} over heads`);
     button.tabIndex = chosen ? 0 : -1;
-    const scale = makeScale(state.scale, look.layer.nKeys, values, true);
+    const scale = makeScale(state.scale, seenKeys(look.layer), values, true);
     button.firstChild.style.aspectRatio = String(drawSmallMap(button.firstChild, values, look.keys, scale));
   });
 }

@@ -14,12 +14,15 @@ export function h(tag, attributes = {}, ...children) {
   return element;
 }
 
-/** Set an attribute only when it changes: a listener of the page, as a screen reader is, hears of changes alone. */
+/**
+ * Set an attribute only when it changes: a listener of the page, as a screen reader is, hears of changes alone.
+ * @param {Element} element @param {string} name @param {unknown} value
+ */
 export function set(element, name, value) {
   if (element.getAttribute(name) !== String(value)) element.setAttribute(name, String(value));
 }
 
-/** Set text only when it changes. */
+/** Set text only when it changes. @param {Node | null} element @param {string} text */
 export function say(element, text) {
-  if (element.textContent !== text) element.textContent = text;
+  if (element && element.textContent !== text) element.textContent = text;
 }

@@ -5,7 +5,7 @@
  * @typedef {import("./viewer.js").Actions} Actions
  * @typedef {import("./survey.js").Found} Found
  */
-import { attentionRows, changedKeys } from "./attention.js";
+import { attentionRows, changedKeys, seenKeys } from "./attention.js";
 import { makeScale, precise } from "./colour.js";
 import { h, say, set } from "./dom.js";
 import { drawAllHeads, drawGlance } from "./draw.js";
@@ -110,7 +110,7 @@ export function makeAllHeads(actions) {
       return { index, rows: attentionRows(layer, state.token, timesBeta(state.beta, layer.beta), changed) };
     });
     place(alike, Math.max(...layers.map(({ rows }) => rows.length)));
-    const scaleOf = (row) => makeScale(state.scale, look.layer.nKeys, row, true);
+    const scaleOf = (row) => makeScale(state.scale, seenKeys(look.layer), row, true);
     const how = { ...geometry, layers, tokens: look.keys, scaleOf, chosen: state.layer, head: state.head };
     geometry.high = drawAllHeads(canvas, how);
     const query = queryLabel(trace, look.layer, state.token);
@@ -134,7 +134,7 @@ export function makeAllHeads(actions) {
     if (what === "map") {
       const all = trace.layers.map((layer, index) => ({ layer, index })).slice(0, trace.come);
       place(all, Math.max(...all.map(({ layer }) => layer.heads)));
-      const scaleOf = (each) => makeScale(state.scale, trace.layers[each.layer].nKeys, each.small, true);
+      const scaleOf = (each) => makeScale(state.scale, seenKeys(trace.layers[each.layer]), each.small, true);
       drawGlance(canvas, { ...geometry, found, scaleOf, chosen: state.layer, head: state.head });
       say(note, `Every map, a line for each layer: ${ASKED} queries or all, the largest weight in each cell. Click to go there.`);
       set(canvas, "aria-label", `The maps of ${total} heads, a line for each of ${all.length} layers. Arrow keys choose one.`);

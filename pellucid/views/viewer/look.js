@@ -12,9 +12,9 @@
  *   changed: Changed | null, off: Set<number>, n: number, open: number,
  *   map: import("./bundle.js").StoredMap | null, asked: number,
  * }} Look values: what is painted on the tokens `painted`; before: the same before keys were changed;
- *   n: tokens it is spread over; open: keys that the query may attend to; asked: queries that a column's mass is of
+ *   n: tokens it is spread over, within windows those of one; open: keys that the query may attend to; asked: queries that a column's mass is of
  */
-import { attentionRows, changedKeys, headRow, mixed, openKeys } from "./attention.js";
+import { attentionRows, changedKeys, headRow, mixed, openKeys, seenKeys } from "./attention.js";
 import { precise } from "./colour.js";
 import { editsOf, offOf, timesBeta } from "./state.js";
 import { queryLabel, saidBy, streamOf, wordAt } from "./streams.js";
@@ -39,11 +39,11 @@ export function look(trace, state) {
     const painted = streamOf(trace, map.stream);
     return { ...shared, painted, values: map.values, before: null, distribution, n: map.values.length, map };
   }
-  const both = { ...shared, painted: keys, distribution: true, n: layer.nKeys, map: null };
+  const both = { ...shared, painted: keys, distribution: true, n: seenKeys(layer), map: null };
   if (state.method === "column") {
     const how = [state.layer, state.head, beta, JSON.stringify([state.edits, state.off])].join(" ");
     const [values, asked] = columnShare(layer, state.head, beta, changed, how);
-    return { ...both, values, asked, before: changed && columnShare(layer, state.head, beta, null, `${how} before`)[0] };
+    return { ...both, n: layer.nKeys, values, asked, before: changed && columnShare(layer, state.head, beta, null, `${how} before`)[0] };
   }
   const values = mixed(rows, state.head, off);
   return { ...both, values, before: changed && headRow(layer, state.head, state.token, beta) };
@@ -54,13 +54,14 @@ const shares = new WeakMap();
 
 /**
  * The mean row: each key's share of the attention of all queries, or of so many, evenly spaced, as can be waited for.
- * @param {Layer} layer @returns {[Float64Array, number]} and of how many queries
+ * @param {Layer} layer @param {import("./attention.js").Head} head @param {number} beta @param {Changed | null} changed
+ * @param {string} how what it is kept by @returns {[Float64Array, number]} and of how many queries
  */
 function columnShare(layer, head, beta, changed, how) {
   const kept = shares.get(layer) ?? shares.set(layer, new Map()).get(layer);
   const found = kept?.get(how);
   if (found) return found;
-  const each = layer.nKeys * layer.width * (typeof head === "number" ? 1 : layer.heads);
+  const each = seenKeys(layer) * layer.width * (typeof head === "number" ? 1 : layer.heads);
   const asked = spaced(layer.nQueries, Math.max(1, Math.floor(MOST_WORK / each)));
   const share = new Float64Array(layer.nKeys);
   for (const query of asked) {
@@ -72,14 +73,17 @@ function columnShare(layer, head, beta, changed, how) {
   return [share, asked.length];
 }
 
-/** Up to `most` of n numbers, evenly spaced, the first and the last among them. @returns {number[]} */
+/** Up to `most` of n numbers, evenly spaced, the first and the last among them. @param {number} n @param {number} most @returns {number[]} */
 export function spaced(n, most) {
   if (n <= most) return Array.from({ length: n }, (_, i) => i);
   if (most === 1) return [n - 1];
   return Array.from({ length: most }, (_, i) => Math.round((i * (n - 1)) / (most - 1)));
 }
 
-/** The chosen method's map: of the word in question where the layer's queries say words. */
+/**
+ * The chosen method's map: of the word in question where the layer's queries say words.
+ * @param {Trace} trace @param {State} state
+ */
 function storedMap(trace, state) {
   if (state.method === "row" || state.method === "column") return null;
   const maps = trace.maps.filter((map) => map.method === state.method);
@@ -90,7 +94,10 @@ function storedMap(trace, state) {
 /** Whether the layer's queries say the words of the trace. @param {Trace} trace @param {Stream} stream */
 export const speaks = (trace, stream) => saidBy(trace) === stream;
 
-/** A headline for what is painted, and a line with its circumstances. @returns {[string, string]} */
+/**
+ * A headline for what is painted, and a line with its circumstances.
+ * @param {Trace} trace @param {State} state @param {Look} look @returns {[string, string]}
+ */
 export function title(trace, state, { layer, queries, beta, map, off, asked }) {
   if (map) return [`${sentence(map.method)}: what counts for “${map.target}”`, "stored with the trace"];
   const heads =
@@ -106,11 +113,12 @@ export function title(trace, state, { layer, queries, beta, map, off, asked }) {
   return [saying ? `What it attends to, saying ${query}` : `What ${query} attends to`, circumstances];
 }
 
+/** @param {string} text */
 const sentence = (text) => text.charAt(0).toUpperCase() + text.slice(1);
 
 /** β in numbers, and beside the layer's own. @param {number} times @param {number} beta @param {Layer} [layer] */
 export function betaText(times, beta, layer) {
-  if (times === 0) return layer?.bias ? "= 0: the bias alone" : "= 0: every key alike";
+  if (times === 0) return layer?.bias || layer?.windows?.bias ? "= 0: the bias alone" : "= 0: every key alike";
   if (!Number.isFinite(beta)) return "= ∞: hard";
   return `= ${precise(beta)} (${times === 1 ? "1×, as trained" : `${times}×`})`;
 }

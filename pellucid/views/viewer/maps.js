@@ -6,7 +6,7 @@
  * @typedef {{query: number, key: number, queries: number, keys: number}} Window what is in sight: from, and how many
  * @typedef {{for: string, values: Float32Array, rows: number, columns: number, asked: number}} Pooled
  */
-import { headRow } from "./attention.js";
+import { headRow, seenKeys } from "./attention.js";
 import { makeScale, precise } from "./colour.js";
 import { h, say, set } from "./dom.js";
 import { cells, drawMatrix } from "./draw.js";
@@ -141,7 +141,7 @@ export function makeMatrix(actions) {
     const width = Math.max(box.clientWidth, 100);
     const least = Math.min(20 * sight.queries, width / 2);
     const height = Math.round(Math.min(Math.max((width * sight.queries) / sight.keys, least), 1.25 * width));
-    const scale = makeScale(state.scale, nKeys, pooled.values, true);
+    const scale = makeScale(state.scale, seenKeys(look.layer), pooled.values, true);
     const image = cells(pooled.values, pooled.rows, pooled.columns, scale);
     const exact = pooled.rows === sight.queries && pooled.columns === sight.keys;
     const key = state.key === null || state.key < sight.key || state.key >= sight.key + sight.keys ? null : state.key - sight.key;

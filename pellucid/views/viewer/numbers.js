@@ -11,6 +11,8 @@ import { h, say } from "./dom.js";
 import { title } from "./look.js";
 import { tokenName, visible } from "./streams.js";
 
+const LOST = 5e-4; // of a row that lies on no token: more than rounding
+
 /** @param {Actions} actions */
 export function makeNumbers(actions) {
   const spread = h("dl", { class: "pl-spread" });
@@ -36,9 +38,12 @@ function spreadOf(state, look) {
   const [nats, before] = [entropy(look.values), look.before && entropy(look.before)];
   const both = (f) => (before === null ? f(nats) : `${f(before)} → ${f(nats)}`);
   const of = state.method === "row" && !look.map ? look.open : look.n;
+  const lost = 1 - Array.from(look.values).reduce((a, b) => a + b, 0);
+  const taker = look.layer.windows ? "on padding" : "on the sink";
   return [
     ["entropy", both((x) => `${x.toFixed(2)} nats`)],
     ["effective keys exp(H)", both((x) => Math.exp(x).toFixed(1)) + ` of ${of}`],
+    ...(lost > LOST && !look.map ? [[taker, precise(lost)]] : []),
   ];
 }
 

@@ -2,6 +2,7 @@
  * What is looked at, and how it is written in the address.
  *
  * @typedef {import("./bundle.js").Trace} Trace
+ * @typedef {import("./bundle.js").Layer} Layer
  * @typedef {import("./attention.js").Edit} Edit
  * @typedef {{
  *   trace: number, layer: number, head: number | "mean" | "max", token: number, pin: boolean, key: number | null,
@@ -14,7 +15,10 @@ import { isPictured, streamOf } from "./streams.js";
 
 export const UNCHANGED = Object.freeze({ length: 1, noise: 0, deleted: false });
 
-/** Where to begin: the last attention onto a picture, else the last onto other tokens, else the first. @returns {State} */
+/**
+ * Where to begin: the last attention onto a picture, else the last onto other tokens, else the first.
+ * @param {Trace[]} traces @returns {State}
+ */
 export function beginning(traces, trace = 0) {
   const { layers } = traces[trace];
   const pictured = layers.findLastIndex((each) => isPictured(streamOf(traces[trace], each.keys)));
@@ -37,7 +41,10 @@ export function beginning(traces, trace = 0) {
   };
 }
 
-/** The query that a layer is first seen from: the class token or the middle patch; of text the last that is a word. */
+/**
+ * The query that a layer is first seen from: the class token or the middle patch; of text the last that is a word.
+ * @param {Trace} trace @param {Layer} layer
+ */
 export function firstToken(trace, layer) {
   const asked = streamOf(trace, layer.queries);
   if (asked.prompt !== null && trace.words.length) return Math.max(asked.prompt - 1, 0);
@@ -51,7 +58,10 @@ export function firstToken(trace, layer) {
   return asked.first ? 0 : Math.floor(rows / 2) * columns + Math.floor(columns / 2);
 }
 
-/** The state, made to fit the traces: what an address asks for may not be there. @returns {State} */
+/**
+ * The state, made to fit the traces: what an address asks for may not be there.
+ * @param {Trace[]} traces @param {Partial<State>} wanted @returns {State}
+ */
 export function fitting(traces, wanted) {
   const start = beginning(traces, within(wanted.trace, traces.length, 0));
   const trace = traces[start.trace];
@@ -68,14 +78,18 @@ export function fitting(traces, wanted) {
     if (!maps.length) state.method = "row";
     state.target = within(state.target, maps.length, 0);
   }
-  const there = (place) => within(Number(place.split("-")[1]), trace.layers[place.split("-")[0]]?.nKeys ?? 0, null);
+  const there = (/** @type {string} */ place) => within(Number(place.split("-")[1]), trace.layers[Number(place.split("-")[0])]?.nKeys ?? 0, null);
   state.edits = Object.fromEntries(Object.entries(state.edits).filter(([place]) => there(place) !== null));
-  const headsOf = (place) => trace.layers[place.split("-")[0]]?.heads ?? 0;
+  const headsOf = (/** @type {string} */ place) => trace.layers[Number(place.split("-")[0])]?.heads ?? 0;
   state.off = state.off.filter((place) => Number(place.split("-")[1]) < headsOf(place));
   return state;
 }
 
-const within = (i, n, otherwise) => (Number.isInteger(i) && i >= 0 && i < n ? i : otherwise);
+/**
+ * The number if it is one of 0…n − 1.
+ * @template T @param {number | null | undefined} i @param {number} n @param {T} otherwise @returns {number | T}
+ */
+const within = (i, n, otherwise) => (typeof i === "number" && Number.isInteger(i) && i >= 0 && i < n ? i : otherwise);
 
 /** The edits of one layer's keys. @param {State} state @returns {Map<number, Edit>} */
 export function editsOf(state, layer = state.layer) {
@@ -98,7 +112,10 @@ export function switched(state, head) {
   return state.off.includes(place) ? state.off.filter((each) => each !== place) : [...state.off, place];
 }
 
-/** The state with one key of the present layer changed. @param {Partial<Edit>} change */
+/**
+ * The state with one key of the present layer changed.
+ * @param {State} state @param {number} key @param {Partial<Edit>} change @returns {State}
+ */
 export function withEdit(state, key, change) {
   const place = `${state.layer}-${key}`;
   const edit = { ...UNCHANGED, ...state.edits[place], ...change };
@@ -113,7 +130,7 @@ const OURS = "trace layer head token pin key pick method target beta view scale 
 export function toHash(state, hash = "") {
   const entries = new URLSearchParams(hash.replace(/^#/, ""));
   for (const name of OURS) entries.delete(name);
-  for (const name of ["trace", "layer", "head", "token", "method"]) entries.set(name, String(state[name]));
+  for (const name of /** @type {const} */ (["trace", "layer", "head", "token", "method"])) entries.set(name, String(state[name]));
   if (state.pin) entries.set("pin", "1");
   if (state.key !== null) entries.set("key", String(state.key));
   if (state.pick !== "query") entries.set("pick", state.pick);
@@ -130,7 +147,7 @@ export function toHash(state, hash = "") {
   return `#${entries}`;
 }
 
-/** What a fragment asks for; whatever can't be read is left out. @returns {Partial<State>} */
+/** What a fragment asks for; whatever can't be read is left out. @param {string} hash @returns {Partial<State>} */
 export function fromHash(hash) {
   const entries = new URLSearchParams(hash.replace(/^#/, ""));
   /** @type {any} */
@@ -153,13 +170,14 @@ export function fromHash(hash) {
   return wanted;
 }
 
+/** @param {string} text @returns {[string, Edit][]} */
 function edit(text) {
   const match = /^(\d{1,4}-\d{1,6})(?:-x(\d*\.?\d+))?(?:-n(\d*\.?\d+))?(-d)?$/.exec(text);
   if (!match) return [];
   return [[match[1], { length: Number(match[2] ?? 1), noise: Number(match[3] ?? 0), deleted: Boolean(match[4]) }]];
 }
 
-/** The slider of β, 0 to 100: none at all, then 1/90 to 90 times with 1× in the middle, then hard. */
+/** The slider of β, 0 to 100: none at all, then 1/90 to 90 times with 1× in the middle, then hard. @param {number} place */
 export function betaAt(place) {
   if (place <= 0) return 0;
   if (place >= 100) return Infinity;
@@ -172,5 +190,5 @@ export function placeOf(beta) {
   return beta === Infinity ? 100 : Math.min(Math.max(50 + 25 * Math.log10(beta), 1), 99);
 }
 
-/** times·β, where 0·∞ is 0: no attention to scores at all. */
+/** times·β, where 0·∞ is 0: no attention to scores at all. @param {number} times @param {number} beta */
 export const timesBeta = (times, beta) => (times === 0 ? 0 : times * beta);

@@ -48,7 +48,7 @@ export function tokenName(stream, token) {
   return stream.kind === "text" ? `${label.trim()} (${token})` : label;
 }
 
-/** Which word the query at this position said, or null. @param {Trace} trace @param {Stream} stream */
+/** Which word the query at this position said, or null. @param {Trace} trace @param {Stream} stream @param {number} position */
 export function wordAt(trace, stream, position) {
   if (stream.prompt === null || stream.prompt === undefined) return null;
   const word = position - Math.max(stream.prompt - 1, 0);
@@ -58,7 +58,7 @@ export function wordAt(trace, stream, position) {
 /** The position whose query said the word. @param {Stream} stream @param {number} word */
 export const positionOf = (stream, word) => word + Math.max((stream.prompt ?? 1) - 1, 0);
 
-/** What was said as a sentence: pieces of words bring their own spaces, whole words don't; its end isn't written. */
+/** What was said as a sentence: pieces of words bring their own spaces, whole words don't; its end isn't written. @param {Trace} trace */
 export function sentenceOf({ words }) {
   const said = words.map(([word]) => word).filter((word) => word !== "<end>");
   return said.join(said.some((word) => word.startsWith(" ")) ? "" : " ").trim();
@@ -70,7 +70,7 @@ export function saidBy(trace) {
   return trace.streams.find(({ prompt }) => prompt !== null && prompt !== undefined) ?? null;
 }
 
-/** A query by its name: of what generates, the word that was said. @param {Trace} trace @param {Layer} layer */
+/** A query by its name: of what generates, the word that was said. @param {Trace} trace @param {Layer} layer @param {number} token */
 export function queryLabel(trace, layer, token) {
   const stream = streamOf(trace, layer.queries);
   const label = stream.labels[token];

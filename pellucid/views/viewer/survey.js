@@ -44,7 +44,12 @@ export function* survey(trace, state, found) {
   }
 }
 
-/** @returns {any} what was found of one head */
+/**
+ * What was found of one head.
+ * @param {Layer} layer @param {number} index @param {number} head @param {number} beta
+ * @param {import("./attention.js").Changed | null} changed @param {(query: number) => number[]} same
+ * @param {import("./bundle.js").Stream} keys @returns {any}
+ */
 function surveyHead(layer, index, head, beta, changed, same, keys) {
   const asked = spaced(layer.nQueries, ASKED);
   const columns = Math.min(layer.nKeys, COLUMNS);
@@ -70,23 +75,30 @@ function surveyHead(layer, index, head, beta, changed, same, keys) {
     });
   });
   const best = byOffset.reduce((most, mass, i) => (mass > byOffset[most] ? i : most), 0);
-  const mean = (sum) => sum / asked.length;
+  const mean = (/** @type {number} */ sum) => sum / asked.length;
   const means = Object.fromEntries(Object.entries(sums).map(([name, sum]) => [name, mean(sum)]));
   const place = { offset: mean(byOffset[best]), shift: best - layer.nQueries };
   return { layer: index, head, ...means, ...place, small, rows: asked.length, columns };
 }
 
-/** Which keys are the same word as a query's. */
+/**
+ * Which keys are the same word as a query's.
+ * @param {import("./bundle.js").Stream} queries @param {import("./bundle.js").Stream} keys
+ * @returns {(query: number) => number[]}
+ */
 function sameWords(queries, keys) {
   const places = new Map();
-  const name = (label) => label.trim().toLowerCase();
+  const name = (/** @type {string} */ label) => label.trim().toLowerCase();
   const words = queries.kind === "text" && keys.kind === "text";
   if (words) keys.labels.forEach((label, i) => places.set(name(label), [...(places.get(name(label)) ?? []), i]));
   return (query) => places.get(name(queries.labels[query])) ?? [];
 }
 
-/** The heads in the order of a measure, the most first; of entropy the least. @param {Found[]} found */
+/** What a head has of a measure. @param {Found} found @param {string} measure @returns {number} */
+const valueOf = (found, measure) => /** @type {Record<string, any>} */ (found)[measure];
+
+/** The heads in the order of a measure, the most first; of entropy the least. @param {Found[]} found @param {string} measure */
 export function sorted(found, measure) {
   const sign = measure === "entropy" ? 1 : -1;
-  return [...found].sort((a, b) => sign * (a[measure] - b[measure]));
+  return [...found].sort((a, b) => sign * (valueOf(a, measure) - valueOf(b, measure)));
 }

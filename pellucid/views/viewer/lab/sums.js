@@ -10,7 +10,7 @@ import { attentionRow, scoresOf } from "../attention.js";
 /** One head from rows of numbers. @returns {Head} */
 export function headOf({ q, k, v }) {
   const width = q[0].length;
-  const shape = { heads: 1, nQueries: q.length, nKeys: k.length, width };
+  const shape = { heads: 1, nQueries: q.length, nKeys: k.length, held: k.length, width };
   const numbers = { q: Float64Array.from(q.flat()), k: Float64Array.from(k.flat()), beta: 1 / Math.sqrt(width) };
   /** @type {any} */
   const layer = { ...shape, ...numbers, causal: false, mask: null };
