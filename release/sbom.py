@@ -90,10 +90,10 @@ def _licence(name: str) -> str:
         about = metadata.metadata(name)
     except metadata.PackageNotFoundError:
         return ""
-    if about["License-Expression"]:
-        return about["License-Expression"]
+    if stated := about.get_all("License-Expression"):
+        return stated[0]
     said = [each.rpartition(" :: ")[2] for each in about.get_all("Classifier", []) if each.startswith("License ::")]
-    field = about["License"] or ""  # some put the whole text there
+    field = "".join(about.get_all("License", []))  # some put the whole text there
     return "; ".join(said) or ("" if "\n" in field else field)
 
 

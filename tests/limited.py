@@ -50,8 +50,9 @@ def run_commands(commands: list[list[str | Path]], *, megabytes: int = 1024, sec
     """What `pellucid` answers to each of these, one after the other in one process; seconds are for each."""
     imports = """
     import contextlib, io, json, sys
+    import torch
     from pellucid.cli import main
-    """
+    """  # PyTorch for CUDA takes more than a command may
     given = json.dumps([list(map(str, words)) for words in commands])
     total = seconds * len(commands)
     return [

@@ -65,6 +65,8 @@ def test_the_help_of_a_recipe_lists_its_fields():
     said = run("train", "vit_digits", "--help").stdout
     for field in ("--optim.lr", "--model.width", "--duration", "--data.name"):
         assert field in said
+    assert "1,300 images" in said
+    assert ">>>" not in said
 
 
 def test_recipes_are_listed_with_what_they_state(capsys):
@@ -146,7 +148,7 @@ WRONG = {
     ("shapes", "--tokens", "2000", "--figure", "a.png"): "a figure shows at most 1024 tokens; got --tokens 2000",
     ("shapes", "--width", "1000000000", "--heads", "1"): "not enough memory for this; ask for less",
     ("recipes", "all"): "Unrecognized options: all",
-    ("train",): "Missing from pellucid train: STR Name of a recipe",
+    ("train",): "Missing from pellucid train: RECIPE Name of a recipe",
     ("train", "vit_nothing"): "there is no recipe 'vit_nothing'; expected one of vit_digits, ",
     ("train", "vit_digits", "--duration", "soon"): "duration is 'soon'; expected a number and a unit, as '400 steps'",
     ("train", "vit_digits", "--optim.speed", "3"): "Unrecognized options: --optim.speed, 3; run pellucid train vit_dig",
@@ -162,7 +164,7 @@ WRONG = {
     ("train", "vit_digits", "--data.name", "folder:nowhere"): "the folder 'nowhere' doesn't exist; expected a folder",
     ("train", "vit_digits", "--resume", "nowhere"): "nowhere holds no run: there is no config.json in it",
     ("train", "vit_digits", "--resume", "a", "--batch", "3"): "--resume goes on with a run as it is; leave out",
-    ("evaluate",): "Missing from pellucid evaluate: STR A run's folder",
+    ("evaluate",): "Missing from pellucid evaluate: MODEL A run's folder",
     ("evaluate", "nothing"): "Missing from pellucid evaluate: --data STR",
     ("evaluate", "nothing", "--data", "digits"): "no model 'nothing': as a path it is not there, and the shipped",
     ("evaluate", "nothing", "--data", "digits", "--batch", "0"): "--batch is 0; expected one or more",
@@ -172,7 +174,7 @@ WRONG = {
     ("curves",): "0 runs are given; one picture shows 1…",
     ("curves", "nowhere"): "nowhere has no steps in log.jsonl; expected the folder of a run that has begun",
     ("curves", "nowhere", "--epochs", "0"): "--epochs is 0; expected one or more each",
-    ("convert", "nowhere"): "Missing from pellucid convert: PATH Folder to write.",
+    ("convert", "nowhere"): "Missing from pellucid convert: FOLDER Folder to write.",
     ("convert", "nowhere", "out"): "nowhere doesn't exist; expected a folder with config.json and model.safetensors",
     ("convert", "a", "b", "--layout", "jax"): "invalid choice 'jax' for argument '--layout'",
     ("data",): "Expected one of {fetch, look, inspect}",

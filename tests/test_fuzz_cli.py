@@ -114,7 +114,7 @@ def test_broken_images(world, refused):
     for path in folder.rglob("00[01].png"):
         path.write_bytes(path.read_bytes()[:50])
     source = f"folder:{folder}"
-    assert "4 of 8 images can't be read, more than 1%; the first: " in refused(
+    assert "4 of 16 images can't be read, more than 1%; the first: " in refused(
         "evaluate", "model", "--data", source, sentences=5
     )
     words = ("train", "vit_digits", "--data.name", source, "--data.held-out", 0)

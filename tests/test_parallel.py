@@ -2,6 +2,7 @@
 
 import gzip
 import json
+from pathlib import Path
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ from pairs import all_pairs, write_folder
 from pellucid.cli import main
 from pellucid.data.parallel import MOST_LETTERS, ParallelData, list_splits, load_pairs, load_training, load_validation
 from pellucid.data.subwords import SubwordTokenizer
+from pellucid.data.text_inspection import holds_text
 from pellucid.data.text_loader import TextLoader
 from pellucid.data.tokenizer import END, PAD, SPECIAL, START, UNKNOWN
 
@@ -293,6 +295,44 @@ def test_what_is_wrong_with_text_is_told(folder, capsys):
     }
     assert problems["an empty side"][1] == ["val line 2"]
     assert problems["letters of another script in the target"][1] == ["val line 5: один старый человек"]
+
+
+PAIRED = {
+    "named.tsv": ("en\tfr\nA man walks.\tUn homme marche.\n", ("en", "fr")),
+    "named.csv": ('fr,en\n"Un homme, là.","A man, there."\n', ("en", "fr")),
+    "plain.tsv": ("A man walks.\tEin Mann geht.\n", ("en", "de")),
+    "nested.jsonl": ('\n{"translation": {"fr": "Un homme.", "cs": "Muž."}}\n', ("fr", "cs")),
+}
+CAPTIONED = {
+    "flickr.tsv": "a dog.jpg#0\ta dog runs\n",
+    "named.csv": "file_name,caption\na.jpg,a dog runs\n",
+    "lines.jsonl": '{"image": "a.jpg", "caption": "a dog runs"}\n',
+    "numbered.tsv": "id\ttext\n7\ta dog runs\n",
+    "broken.jsonl": "{\n",
+    "empty.tsv": "",
+}
+
+
+@pytest.mark.parametrize("name", PAIRED)
+def test_a_table_of_pairs_is_inspected_in_its_languages(name, tmp_path, capsys):
+    text, languages = PAIRED[name]
+    (tmp_path / name).write_text(text, encoding="utf-8")
+    packed = tmp_path / f"{name}.gz"
+    packed.write_bytes(gzip.compress(text.encode()))
+    (tmp_path / "splits").mkdir()
+    (tmp_path / "splits" / f"train{Path(name).suffix}").write_text(text, encoding="utf-8")
+    for place, split in ((tmp_path / name, "all"), (packed, "all"), (tmp_path / "splits", "train")):
+        assert main(["data", "inspect", str(place), "--json"]) == 0
+        told = json.loads(capsys.readouterr().out)
+        assert tuple(told["direction"]) == languages
+        assert told["pairs"] == {split: 1}
+
+
+@pytest.mark.parametrize("name", CAPTIONED)
+def test_a_table_of_captions_is_no_table_of_pairs(name, tmp_path):
+    (tmp_path / name).write_text(CAPTIONED[name], encoding="utf-8")
+    assert not holds_text(str(tmp_path / name))
+    assert not holds_text(str(tmp_path))
 
 
 def test_sentences_in_the_other_language_are_told(folder, capsys):

@@ -394,6 +394,19 @@ def test_long_curves_are_told_in_means(tmp_path):
 # What it refuses
 
 
+@pytest.mark.parametrize("path", ["/", "/healthz", "/api/models", "/api/runs/digits", "/page/page.css", "/api/nothing"])
+def test_head_is_get_without_a_body(client, path):
+    whole, head = client.get(path), client.head(path)
+    assert head.status_code == whole.status_code
+    assert whole.content
+    assert not head.content
+    changing = {"date", "x-request-id"}
+    assert {k: v for k, v in head.headers.items() if k not in changing} == {
+        k: v for k, v in whole.headers.items() if k not in changing
+    }
+    assert client.head("/api/classify").status_code == 405
+
+
 WRONG = {
     ("GET", "/api/nothing"): (404, "there is nothing at /api/nothing"),
     ("GET", "/nothing"): (404, "there is nothing at /nothing"),

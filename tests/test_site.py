@@ -10,6 +10,7 @@ import xml.etree.ElementTree as ET
 from pathlib import Path
 
 import build
+import griffe
 import pytest
 import yaml
 from browser import axe_violations, keep
@@ -17,7 +18,7 @@ from browser import chromium as chromium
 from browser import serving as serving_folder
 from browser import visit as visit
 from examples import fence_examples
-from lookup import escaped, public_names
+from lookup import escaped, public_names, source_name
 from nav import DO, ROOT, TASKS, placed, sections
 from PIL import Image
 from staging import MADE, relink
@@ -160,6 +161,18 @@ def run_command(words):
 
 
 # Names.
+
+
+def test_no_function_is_described_as_the_file_that_is_called_as_it_is():
+    """`train` stands in train.py, and its page would be that of the whole file."""
+    package = griffe.load("pellucid", search_paths=[str(ROOT)])
+    offered = [(module, name, value) for module, there in public_names().items() for name, value in there.items()]
+
+    def files(paths):
+        return [path for path in paths if package[path.removeprefix("pellucid.")].is_module]
+
+    assert files(source_name(*each) for each in offered) == []
+    assert "pellucid.train" in files(f"{module}.{name}" for module, name, _ in offered)
 
 
 def test_every_public_name_has_an_example_that_runs():

@@ -222,7 +222,7 @@ def test_only_words_in_their_place_count_for_what_is_said(model, tokenizer, pixe
     assert played(["a red cat runs", "sit cats two", "grass the", "cat", "birds fly"], own=2).words == 3 + 1 + 1
     assert played(["zebra"] * 5, own=2).words == 0
     assert played(["a red dog"] * 5).words == played(["A red dog"] * 5, through=True).words == 15
-    with pytest.raises(ValueError, match="leave out own or through"):
+    with pytest.raises(ValueError, match="leave out own, or through"):
         played(CAPTIONS, own=2, through=True)
 
 

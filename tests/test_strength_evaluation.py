@@ -795,7 +795,7 @@ def test_what_it_reads_along_can_be_followed_to_the_picture_and_what_it_says_its
     named = [aligned(best.words, truth, boxed[0]) for best, truth in zip(said, truths, strict=True)]
     assert own.hits == pytest.approx(pointing([best.attention for best in said], named, (8, 12)).hits)
     assert own.words == 5
-    with pytest.raises(ValueError, match="leave out own or through"):
+    with pytest.raises(ValueError, match="leave out own, or through"):
         pointing_at(model, tokenizer, set_of, truths, boxed, own=2, through=True)
 
 

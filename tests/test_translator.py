@@ -2,6 +2,8 @@
 
 import json
 import re
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -379,6 +381,23 @@ def test_a_blank_line_of_a_file_stays_blank_and_is_told(trained, tmp_path, capsy
     path.write_text("\n \n")
     assert main(["translate", str(trained.folder), "--file", str(path)]) == 2
     assert f"{path} has no sentence to translate" in capsys.readouterr().err
+
+
+def test_letters_that_were_never_learned_are_told(trained, capsys):
+    """Any bytes can be spelt, so such a sentence has a translation; it means nothing."""
+    folder = str(trained.folder)
+    assert main(["translate", folder, "the old dog runs here.", "старая собака"]) == 0
+    told = f"pellucid: 1 of the 2 sentences is in letters that {folder} never learned; expect nothing of what it says"
+    assert capsys.readouterr().err.startswith(told)
+    assert main(["translate", folder, "the old dog runs here."]) == 0
+    assert not capsys.readouterr().err
+
+
+def test_lines_that_are_piped_in_are_translated(trained):
+    command = [sys.executable, "-m", "pellucid", "translate", str(trained.folder), "--file", "-"]
+    piped = "the old dog runs here.\na red tree stands here.\n"
+    done = subprocess.run(command, input=piped, capture_output=True, text=True, encoding="utf-8", check=True)
+    assert done.stdout == "der Hund alter läuft hier.\nein Baum roter steht hier.\n"
 
 
 @pytest.mark.parametrize(

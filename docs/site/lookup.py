@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from textwrap import fill
 from types import ModuleType
 from typing import Any
 
@@ -46,11 +47,17 @@ def stage_api(site: Path) -> list[str]:
         about = (importlib.import_module(module).__doc__ or "").partition("\n")[0].partition(": ")
         said = about[2] if module == "pellucid" else "".join(about)
         lines = [f"# {module}", "", said[:1].upper() + said[1:], ""]
-        for name in names:
-            lines += [f"::: {module}.{name}", ""]
+        for name, value in names.items():
+            lines += [f"::: {source_name(module, name, value)}", ""]
         (folder / f"{module}.md").write_text("\n".join(lines), encoding="utf-8")
         pages.append(f"lookup/api/{module}.md")
     return pages
+
+
+def source_name(module: str, name: str, value: object) -> str:
+    """What a name is called in the sources: a function that is called as its file is would be taken for the file."""
+    home = getattr(value, "__module__", "")
+    return f"{home}.{name}" if home.rpartition(".")[2] == name else f"{module}.{name}"
 
 
 def stage_commands(site: Path, verbs: Sequence[str]) -> str:
@@ -78,7 +85,8 @@ def command_help(verb: str) -> str:
         "PYTHONPATH": str(Path(pellucid.__file__).parents[1]),
     }
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=True)
-    return "\n".join(line.rstrip() for line in done.stdout.strip().splitlines())
+    lines = (line.rstrip() for line in done.stdout.strip().splitlines())
+    return "\n".join(line if line[:1] in "╭│╰" else fill(line, 100) for line in lines)
 
 
 def stage_ledger(site: Path, cache: Path, names: Sequence[str], workers: int = 2) -> list[tuple[Experiment, Outcome]]:
@@ -131,9 +139,8 @@ def ledger_page(outcomes: Iterable[tuple[Experiment, Outcome]]) -> str:
 
 def claim_page(one: Experiment, claim: Claim) -> str:
     """One claim: its verdict, every number that decided it, its twin, and the experiment."""
-    sentence = (
-        f"{coloured(claim.verdict).capitalize()}." if not claim.truth else f"{coloured(claim.verdict)}: {claim.truth}"
-    )
+    verdict = coloured(claim.verdict, VERDICTS[claim.verdict].capitalize())
+    sentence = f"{verdict}. {claim.truth}".strip()
     rows = [(case, "as said") for case in claim.holds] + [(case, "not so") for case in claim.breaks]
     rows += [(claim.twin, "its twin")] if claim.twin else []
     return "\n".join(
@@ -142,7 +149,7 @@ def claim_page(one: Experiment, claim: Claim) -> str:
             "",
             sentence,
             "",
-            f"The sentence says that a number is {claim.relation} {claim.tolerance:g}. It was, as this site was built:",
+            f"To hold, a number has to be {claim.relation} {claim.tolerance:g}. When this site was built it was:",
             "",
             "| of what | measured | case |",
             "| --- | ---: | --- |",
@@ -172,8 +179,8 @@ def claim_page(one: Experiment, claim: Claim) -> str:
     )
 
 
-def coloured(verdict: str) -> str:
-    return f'<span class="verdict-{verdict}">{VERDICTS[verdict]}</span>'
+def coloured(verdict: str, said: str = "") -> str:
+    return f'<span class="verdict-{verdict}">{said or VERDICTS[verdict]}</span>'
 
 
 def escaped(text: str) -> str:

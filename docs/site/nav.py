@@ -31,7 +31,7 @@ DO = Section(
     "docs/do.md",
     {
         "Look": ("docs/attend.md", "docs/look.md", "docs/fused.md", "docs/paper.md"),
-        "Train": ("docs/folder.md", "docs/own.md", "docs/finetune.md", "docs/mine.md", "docs/many.md"),
+        "Train": ("docs/folder.md", "docs/own.md", "docs/finetune.md", "docs/many.md"),
         "Ask": ("docs/describe.md", "docs/translate.md", "docs/proxy.md"),
     },
 )

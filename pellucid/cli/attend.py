@@ -137,7 +137,10 @@ def measure_faithfulness(
     model: ReadyClassifier | ReadyCaptioner, methods: Sequence[Method], traces: list[Trace]
 ) -> Faithfulness:
     assert isinstance(model, ReadyClassifier)
-    images = torch.stack([trace.pictures[0].pixels for trace in traces])
+    pictures = [trace.pictures[0].pixels for trace in traces]
+    if len({picture.shape for picture in pictures}) > 1:
+        raise ValueError("patches are deleted from pictures of one shape; these keep the ratio of their sides")
+    images = torch.stack(pictures)
     every: list[Method] = [*(method for method in methods if method != BASELINE), BASELINE]
     steps = min(STEPS, math.prod(model.transformer.embed.grid(*images.shape[-2:])))
     unlabelled = ImageSet(images, torch.zeros(len(images), dtype=torch.int64), ("",))

@@ -104,11 +104,11 @@ def evaluate_classes(options: EvaluateOptions, model: ReadyClassifier, processes
 
 def calibrate(options: EvaluateOptions, model: ReadyClassifier, how: dict[str, Any]) -> None:
     if model.folder is None:
-        raise ValueError("--calibrate keeps what it finds with a run; this model is none")
+        raise ValueError("--calibrate writes what it finds into a run; give the folder of one")
     before = model.temperature
     temperature = model.calibrate(options.data, options.split, **how)
     if not options.json:
-        print(f"answers are divided by {temperature:.3f} from now on, and were by {before:.3f}\n")
+        print(f"from now on answers are divided by {temperature:.3f}; until now by {before:.3f}\n")
 
 
 def evaluate_captions(options: EvaluateOptions, model: ReadyCaptioner, processes: Processes) -> None:
@@ -155,7 +155,7 @@ def learn_doubt(options: EvaluateOptions, model: ReadyCaptioner, processes: Proc
     if processes.world > 1:
         raise ValueError("--calibrate is for one process; leave out torchrun")
     if model.folder is None:
-        raise ValueError("--calibrate keeps what it finds with a run; this model is none")
+        raise ValueError("--calibrate writes what it finds into a run; give the folder of one")
     how = {"path": options.path, "beam": 5 if options.beam is None else options.beam, "batch": options.batch or 64}
     doubt = model.learn_doubt(options.data, options.split, **how)
     if not options.json:

@@ -3,16 +3,21 @@
 import glob
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from itertools import count
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from jaxtyping import UInt8
 from torch import Tensor
 
-from pellucid.data.decoding import Item
+from pellucid.data.decoding import Item, cores
 from pellucid.data.opener import SUFFIXES
 from pellucid.data.sources import DataConfig, list_images
 from pellucid.ready import ReadyModel
+
+T = TypeVar("T")
+R = TypeVar("R")
 
 
 class Read(NamedTuple):
@@ -73,19 +78,33 @@ def read_pictures(
     paths: Sequence[Path | Item], model: ReadyModel, batch: int = 1, complain: Callable[[str], None] | None = None
 ) -> Iterator[list[Read]]:
     """Some at a time. One that can't be read gets a sentence, or raises it if it is alone; or `complain` is told."""
+    reader = model.reader
+
+    def attempt(path: Path | Item) -> Tensor | ValueError:
+        try:
+            return reader.read(path) if isinstance(path, Path) else path.decode(reader.goal, reader.channels)
+        except ValueError as error:
+            return error
+
     for start in range(0, len(paths), batch):
-        read = []
-        for number, path in enumerate(paths[start : start + batch], start + 1):
-            try:
-                reader = model.reader
-                pixels = reader.read(path) if isinstance(path, Path) else path.decode(reader.size, reader.channels)
+        part, read = paths[start : start + batch], []
+        for number, path, pixels in zip(count(start + 1), part, read_together(attempt, part), strict=False):
+            if isinstance(pixels, Tensor):
                 read.append(Read(number, path, pixels))
-            except ValueError as error:
-                if complain is None and len(paths) == 1:
-                    raise
-                (complain or say)(str(error))
+            elif complain is None and len(paths) == 1:
+                raise pixels
+            else:
+                (complain or say)(str(pixels))
         if read:
             yield read
+
+
+def read_together(attempt: Callable[[T], R], part: Sequence[T]) -> list[R]:
+    """What comes of each, by as many threads as there are cores."""
+    if len(part) < 2:
+        return [attempt(each) for each in part]
+    with ThreadPoolExecutor(min(cores(), len(part)), thread_name_prefix="pellucid-decode") as pool:
+        return list(pool.map(attempt, part))
 
 
 def say(error: str) -> None:

@@ -13,7 +13,7 @@ from pellucid.cli import parse_words
 from pellucid.cli.verbs import TrainOptions
 from pellucid.devices import pick_device
 from pellucid.processes import Processes, joined
-from pellucid.recipes import recipe
+from pellucid.recipes import RECIPES, recipe
 from pellucid.runs import AnyRun, Run, RunFolder
 from pellucid.training import Result, Stopped, train_run
 from pellucid.training.train import free_path
@@ -50,9 +50,10 @@ def train(options: TrainOptions, changes: Sequence[str] = ()) -> None:
 
 def change_recipe(options: TrainOptions, changes: Sequence[str]) -> AnyRun:
     """The recipe's run, with what the command line says of it."""
-    base = recipe(options.recipe)
-    run = parse_words(lambda: tyro.cli(type(base), prog=f"pellucid train {options.recipe}", default=base, args=changes))
-    return replace(run, recipe=options.recipe)
+    name, base = options.recipe, recipe(options.recipe)
+    about = (RECIPES[name].__doc__ or "").partition("\n")[0].removeprefix(f"pellucid train {name}: ")
+    how = {"prog": f"pellucid train {name}", "description": about, "default": base, "args": changes}
+    return replace(parse_words(lambda: tyro.cli(type(base), **how)), recipe=name)
 
 
 def name_choices(changes: Sequence[str]) -> set[str]:
@@ -91,7 +92,7 @@ def sum_up(result: Result) -> None:
     rate = f" ({result.images / result.seconds:,.0f} {result.unit}/s)" if result.seconds else ""
     warm_up = f" after {result.warm_up:.1f} s of warming up" if result.warm_up else ""
     if result.steps < result.planned:
-        print(f"ended before step {result.planned}: {result.score} had not been better for as long as --patience says")
+        print(f"ended before step {result.planned}: {result.score} had not improved for as long as --patience allows")
     print(f"{result.steps} steps in {result.seconds:.1f} s{rate}{warm_up}")
     figures = {name: value for name, value in result.kept.items() if name != "step"}
     if figures:

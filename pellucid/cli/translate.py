@@ -3,6 +3,7 @@
 import json
 import sys
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 from jaxtyping import Float
@@ -19,6 +20,7 @@ from pellucid.ready import load_translator
 from pellucid.views.alignments import alignment_figure
 from pellucid.views.figures import check_path, save_figure
 
+STDIN = Path("/dev/stdin")
 AT_ONCE = 1000  # sentences of a file between two that are printed
 
 
@@ -33,7 +35,7 @@ def translate(options: TranslateOptions) -> None:
         "attention": options.figure is not None, "length_penalty": options.length_penalty,
     }  # fmt: skip
     listed: list[dict[str, Any]] = []
-    number = blank = 0
+    number = blank = strange = 0
     for sentences in gather(options):
         worded = [sentence for sentence in sentences if options.file is None or sentence.strip()]
         with show_bar(options.model) as progress:
@@ -42,6 +44,7 @@ def translate(options: TranslateOptions) -> None:
             number += 1
             best = next(translations) if options.file is None or sentence.strip() else []
             blank += not best
+            strange += model.tokenizer.is_strange(sentence)
             listed.append({"source": sentence, "translations": [each.to_json() for each in best]})
             if not options.json:
                 print(describe(best), flush=True)
@@ -54,6 +57,12 @@ def translate(options: TranslateOptions) -> None:
         raise ValueError(f"{options.file} has no sentence to translate")
     if options.json:
         print(json.dumps(listed, allow_nan=False, ensure_ascii=False))
+    if strange:
+        print(
+            f"pellucid: {strange:,} of the {number:,} sentences {'is' if strange == 1 else 'are'} in letters that "
+            f"{options.model} never learned; expect nothing of what it says of them",
+            file=sys.stderr,
+        )
     if blank:
         print(f"pellucid: {blank:,} of the {number:,} lines of {options.file} are blank, and stay so", file=sys.stderr)
 
@@ -79,7 +88,7 @@ def gather(options: TranslateOptions) -> Iterator[Sequence[str]]:
         yield options.sentences
         return
     some: list[str] = []
-    for line in read_lines(options.file):
+    for line in read_lines(STDIN if options.file == Path("-") else options.file):
         some.append(line)
         if len(some) == AT_ONCE:
             yield some

@@ -4,7 +4,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
-from tyro.conf import OmitSubcommandPrefixes, Positional, subcommand
+from tyro.conf import OmitSubcommandPrefixes, Positional, arg, subcommand
+
+ModelArg = Annotated[Positional[str], arg(metavar="MODEL")]
+RecipeArg = Annotated[Positional[str], arg(metavar="RECIPE")]
+PicturesArg = Annotated[Positional[tuple[str, ...]], arg(metavar="PICTURE ...")]
+SentencesArg = Annotated[Positional[tuple[str, ...]], arg(metavar="SENTENCE ...")]
+DataArg = Annotated[Positional[str], arg(metavar="DATA")]
+FolderArg = Annotated[Path | None, arg(metavar="FOLDER")]
+FileArg = Annotated[Path | None, arg(metavar="FILE")]
+TextArg = Annotated[str | None, arg(metavar="TEXT")]
+NumberArg = Annotated[int | None, arg(metavar="N")]
 
 
 @dataclass(frozen=True)
@@ -20,15 +30,15 @@ class ShapesOptions:
     """Width of a token."""
     heads: int = 12
     """Number of heads."""
-    key_width: int | None = None
+    key_width: NumberArg = None
     """Width of one head's queries and keys; width / heads unless given."""
-    value_width: int | None = None
+    value_width: NumberArg = None
     """Width of one head's values; the keys' unless given."""
     columns: bool = False
     """Write tokens as columns, Q = W·X, instead of rows, Q = X·W."""
     causal: bool = False
     """Let each token see only itself and those before it."""
-    figure: Path | None = None
+    figure: FileArg = None
     """Draw the attention matrix and the mask, with numbers, into this file (.png, .svg, .pdf)."""
     head: int = 0
     """Which head the figure shows."""
@@ -51,11 +61,11 @@ class TrainOptions:
     Example: pellucid train vit_digits --out runs/mine --duration "20 epochs"
     """
 
-    recipe: Positional[str]
+    recipe: RecipeArg
     """Name of a recipe; pellucid recipes lists them."""
-    out: Path | None = None
+    out: FolderArg = None
     """Folder of the run; runs/RECIPE unless given."""
-    resume: Path | None = None
+    resume: FolderArg = None
     """Folder of a run to go on with, from its last checkpoint to its end."""
     tensorboard: bool = False
     """Write the curves for TensorBoard too, into the run's folder (extra: tensorboard)."""
@@ -69,14 +79,14 @@ class SweepOptions:
     Example: pellucid sweep vit_digits --vary optim.lr 1e-3 3e-3 --vary batch 64 128 --duration "5 epochs"
     """
 
-    recipe: Positional[str]
+    recipe: RecipeArg
     """Name of a recipe; pellucid recipes lists them."""
-    out: Path | None = None
+    out: FolderArg = None
     """Folder of the runs; sweeps/RECIPE unless given. pellucid serve --runs shows them side by side."""
     draws: int = 0
-    """Draw so many combinations at random instead, from the values given or from a range such as 1e-4..1e-2."""
+    """Draw this many combinations at random instead, from the values given or from a range such as 1e-4..1e-2."""
     sweep_seed: int = 0
-    """Of the draws: the same ones come again, and more of them are more."""
+    """Seed of the draws: with more draws, the earlier ones stay the same."""
 
 
 @dataclass(frozen=True)
@@ -86,7 +96,7 @@ class RateOptions:
     Example: pellucid rate vit_digits --steps 60 --figure rate.png
     """
 
-    recipe: Positional[str]
+    recipe: RecipeArg
     """Name of a recipe for classifiers; any field of it can be given as for pellucid train."""
     steps: int = 100
     """Training steps."""
@@ -96,22 +106,22 @@ class RateOptions:
 
 @dataclass(frozen=True)
 class EvaluateOptions:
-    """How good a model is: accuracy and calibration; scores of captions and translations, beside those of not looking.
+    """Measure how good a model is: accuracy and calibration, or scores of captions and translations beside controls.
 
     Example: pellucid evaluate vit-cifar10 --data cifar10 --confusion confusion.png
     """
 
-    model: Positional[str]
+    model: ModelArg
     """A run's folder, a saved folder, or the name of a shipped model."""
     data: str
     """digits, cifar10, cifar100, mnist, fashion_mnist, folder:PATH, wds:SHARDS or hf:NAME; with captions: scenes, or
     the path of a JSON, a text file, a folder or shards; with translations: a folder, a table, or two files with a comma
     between."""
-    path: str | None = None
+    path: TextArg = None
     """Where the files of a named set lie, or the images that captions speak of; searched for if not given."""
     split: str = "test"
     """test, validation, train or all, which is for classifiers; of translations what the folder calls it."""
-    classes: Path | None = None
+    classes: FileArg = None
     """Classifiers: a JSON file with what the model calls classes that the data has other names for, as
     {"robin": "bird"}."""
     tolerated: float = 0.01
@@ -123,29 +133,29 @@ class EvaluateOptions:
     probe: Literal["knn", "linear"] | None = None
     """Classifiers: leave out what it answers, and ask what its features say of the data's own classes, whatever they
     are: by the twenty nearest training images, or by one linear layer fitted to those."""
-    out: Path | None = None
+    out: FileArg = None
     """Write what is said of every image into this file (.csv, .jsonl, .parquet): its label and the probability of each
     class, or its caption. After a kill the same command goes on there."""
-    report: Path | None = None
+    report: FileArg = None
     """Classifiers: write a page (.html) on every class, how sure it is and how often right, with its worst mistakes."""
     calibrate: bool = False
-    """Runs: make a classifier as sure as it is right on these images, or find out how much of a captioner's words
-    people say, by how sure it is of them; for good, and not on test images."""
-    confusion: Path | None = None
+    """Runs: make a classifier as sure as it is right on these images, or learn how many of a captioner's words people
+    say, by how sure it is of them; kept with the run, and refused on test images."""
+    confusion: FileArg = None
     """Draw a classifier's confusion matrix into this file (.png, .svg, .pdf)."""
-    beam: int | None = None
+    beam: NumberArg = None
     """Captions and translations: how many sentences are followed at a time; 5 unless given."""
-    captions: Path | None = None
+    captions: FileArg = None
     """Captions: write what the model says into this file, in the format of COCO's results."""
-    examples: Path | None = None
+    examples: FileArg = None
     """Captions: draw eight pictures with what the model says of them, from its best to its worst (.png, .svg, .pdf)."""
     meteor: bool = False
     """Captions: METEOR too, by its own program (needs Java; extra: captions)."""
     spice: bool = False
     """Captions: SPICE too, likewise (needs a JDK, and Stanford's CoreNLP beside it)."""
-    translations: Path | None = None
+    translations: FileArg = None
     """Translations: write them into this file, a line each."""
-    batch: int | None = None
+    batch: NumberArg = None
     """Images at a time; 500 unless given, 64 to caption them, or of sentences."""
     device: str = "auto"
     """cpu, cuda, or auto."""
@@ -153,21 +163,20 @@ class EvaluateOptions:
 
 @dataclass(frozen=True)
 class PredictOptions:
-    """What a model sees in pictures of yours.
+    """Say what a model sees in your pictures.
 
     Example: pellucid predict vit-cifar10 photos --top 3 --out answers.csv
     """
 
-    model: Positional[str]
+    model: ModelArg
     """A run's folder, a saved folder, or the name of a shipped model."""
-    images: Positional[tuple[str, ...]]
-    """Pictures (PNG, JPEG, WebP, GIF, BMP, TIFF, PPM or AVIF), folders of them, patterns such as 'photos/*.jpg', shards
-    (wds:SHARDS) or tables (hf:NAME)."""
+    images: PicturesArg
+    """Files, folders, patterns such as 'photos/*.jpg', shards (wds:SHARDS) or tables (hf:NAME)."""
     top: int = 5
     """How many classes to name."""
     json: bool = False
     """Print a JSON list."""
-    out: Path | None = None
+    out: FileArg = None
     """Write the answers into this file, a picture a line (.csv, .jsonl, .parquet); what it has already is left out."""
     batch: int = 32
     """Pictures at a time."""
@@ -179,16 +188,15 @@ class PredictOptions:
 
 @dataclass(frozen=True)
 class CaptionOptions:
-    """What a captioner says of pictures of yours, and where it looks as it says it.
+    """Describe your pictures in words, and show where the captioner looked for each of them.
 
     Example: pellucid caption runs/mine photo.jpg --n-best 3 --figure looking.png
     """
 
-    model: Positional[str]
+    model: ModelArg
     """A run's folder, a saved folder, or the name of a shipped model."""
-    images: Positional[tuple[str, ...]]
-    """Pictures (PNG, JPEG, WebP, GIF, BMP, TIFF, PPM or AVIF), folders of them, patterns such as 'photos/*.jpg', shards
-    (wds:SHARDS) or tables (hf:NAME)."""
+    images: PicturesArg
+    """Files, folders, patterns such as 'photos/*.jpg', shards (wds:SHARDS) or tables (hf:NAME)."""
     beam: int = 5
     """How many sentences are followed at a time."""
     n_best: int = 1
@@ -196,17 +204,17 @@ class CaptionOptions:
     different: bool = False
     """Give captions that name different things, not the same ones in other words; a wider beam is searched for them."""
     about: tuple[str, ...] = ()
-    """Words that it needn't have said: how likely each would be, with this picture and without, and with --figure where
+    """Words that it may not have said: how likely each would be, with this picture and without, and with --figure where
     it would look."""
     json: bool = False
     """Print a JSON list."""
-    out: Path | None = None
+    out: FileArg = None
     """Write the captions into this file, a picture a line (.csv, .jsonl, .parquet); what it has already is left out."""
-    figure: Path | None = None
+    figure: FileArg = None
     """Draw each word's attention over the picture into this file (.png, .svg, .pdf); numbered for several pictures."""
     layer: int | None = -1
     """Which of the decoder's layers the figure shows: 0 is the first, −1 the last, None the mean of all."""
-    head: int | None = None
+    head: NumberArg = None
     """Which head of it; the mean of all unless given."""
     device: str = "auto"
     """cpu, cuda, or auto."""
@@ -214,36 +222,36 @@ class CaptionOptions:
 
 @dataclass(frozen=True)
 class TranslateOptions:
-    """Sentences in another language, and which words were read for each word.
+    """Translate sentences, and show which words were read for each word.
 
     Example: pellucid translate translator-en-de "A man rides a horse." --figure alignment.png
     """
 
-    model: Positional[str]
+    model: ModelArg
     """A run's folder, a saved folder, or the name of a shipped model."""
-    sentences: Positional[tuple[str, ...]] = ()
+    sentences: SentencesArg = ()
     """What to translate, each sentence in quotes."""
-    file: Path | None = None
-    """A text file instead, plain or .gz, a sentence a line."""
+    file: FileArg = None
+    """A text file instead, plain or .gz, a sentence a line; - for what is piped in."""
     beam: int = 5
     """How many translations are followed at a time; 1 is greedy."""
     n_best: int = 1
     """How many translations to give of each sentence, best first."""
     length_penalty: float | None = None
-    """Power of the length that scores are divided by: more, and translations grow longer; its own unless given."""
+    """Power of the length that scores are divided by: larger favours longer translations; its own unless given."""
     temperature: float | None = None
-    """Draw translations by chance instead of searching; below one the likely become likelier."""
+    """Draw translations at random instead of searching; below one the likely become likelier."""
     seed: int = 0
-    """Of the draw."""
-    language: str | None = None
+    """Seed of the draw."""
+    language: TextArg = None
     """Which language, for a model that says several."""
     json: bool = False
     """Print a JSON list."""
-    figure: Path | None = None
+    figure: FileArg = None
     """Draw which words were read for each word into this file (.png, .svg, .pdf); numbered for several sentences."""
-    layer: int | None = None
+    layer: NumberArg = None
     """Which of the decoder's layers the figure shows: 0 is the first, −1 the last; the mean of all unless given."""
-    head: int | None = None
+    head: NumberArg = None
     """Which head of it; the mean of all unless given."""
     device: str = "auto"
     """cpu, cuda, or auto."""
@@ -254,20 +262,20 @@ class AttendOptions:
     """See what a model looks at: one page with every head of every layer, that works from disk and without a network.
 
     Example: pellucid attend vit-cifar10 photo.jpg --out report.html
+
     Anybody's model: pellucid attend hf:FOLDER --text "The cat sat because it was tired"
     """
 
-    model: Positional[str]
+    model: ModelArg
     """A run's folder, a saved folder, or the name of a shipped model; hf:FOLDER or hf:NAME
     (Hugging Face's), timm:FOLDER or timm:NAME."""
-    images: Positional[tuple[str, ...]] = ()
-    """Pictures (PNG, JPEG, WebP, GIF, BMP, TIFF, PPM, AVIF), folders of them, or patterns such as 'photos/*.jpg'; of a
-    translator sentences, each in quotes."""
+    images: PicturesArg = ()
+    """Files, folders, or patterns such as 'photos/*.jpg'; of a translator sentences, each in quotes."""
     text: tuple[str, ...] = ()
     """What hf: models read: a text, two that are a pair, or several that a picture is compared with."""
-    audio: Path | None = None
+    audio: FileArg = None
     """What hf: models hear: a .wav file of 16 bits, in the rate that the model takes."""
-    generate: int | None = None
+    generate: NumberArg = None
     """hf: models: how many tokens are generated at most; none unless it can't answer otherwise, then 20."""
     out: Path = Path("report.html")
     """The page, one self-contained file."""
@@ -281,24 +289,24 @@ class AttendOptions:
         "gradient",
     )
     """What says how much each patch or word counts, one or more; the last two are for hf: and timm: models."""
-    target: str | None = None
+    target: TextArg = None
     """Classifiers: the class to explain, by name or number; the likeliest unless given."""
-    beam: int | None = None
+    beam: NumberArg = None
     """Captioners: how many sentences are followed at a time; 5 unless given."""
-    figure: Path | None = None
+    figure: FileArg = None
     """Draw where every head looks into this file (.png, .svg, .pdf); numbered for several pictures."""
-    query: str | None = None
-    """Whose look the figure shows, by name or number: a token as 'patch 3,4', or a captioner's word. Unless given, the
-    class token's, or the mean of all tokens; of a captioner every word's."""
+    query: TextArg = None
+    """Whose attention the figure shows: a token as 'patch 3,4' or its number, or a captioner's word; unless given the
+    class token's or the mean of all, and of a captioner every word's."""
     rescale: bool = False
-    """Give each map of the figure the whole range of colours; it is said there."""
-    heads: Path | None = None
-    """Draw every head in numbers into this file: entropy, distance, likeness to the others; numbered likewise."""
-    trace: Path | None = None
+    """Give each map of the figure the whole range of colours; the figure says so."""
+    heads: FileArg = None
+    """Draw the numbers of every head into this file: entropy, distance, likeness to the others; numbered likewise."""
+    trace: FileArg = None
     """Keep what was seen in this file (.pellucid), to draw from and to look at later; numbered for several pictures."""
-    lapse: Path | None = None
-    """Classifiers that are runs: draw what the first method says after each checkpoint that the run has kept into this
-    file; train with --keep-every '1 epochs' to keep more than the best and the last. Numbered for several pictures."""
+    lapse: FileArg = None
+    """Runs of classifiers: draw into this file what the first method says after each checkpoint that the run has kept;
+    train with --keep-every '1 epochs' to keep more than the best and the last. Numbered for several pictures."""
     faithfulness: bool = False
     """Classifiers: measure on these pictures what the answer loses without the patches that a method calls important,
     beside random; and draw it next to the page."""
@@ -315,7 +323,7 @@ class CurvesOptions:
     Example: pellucid curves runs/mine --epochs 10 20 30 50 --out curves.png
     """
 
-    runs: Positional[tuple[Path, ...]]
+    runs: Annotated[Positional[tuple[Path, ...]], arg(metavar="RUN ...")]
     """Folders of runs."""
     epochs: tuple[int, ...] = ()
     """One panel for each of these numbers of epochs."""
@@ -330,13 +338,13 @@ class ConvertOptions:
     Example: pellucid convert deit_small.safetensors converted --heads 6
     """
 
-    source: Positional[Path]
+    source: Annotated[Positional[Path], arg(metavar="MODEL")]
     """A folder with config.json and model.safetensors, a file of weights, or the folder of a run."""
-    out: Positional[Path]
+    out: Annotated[Positional[Path], arg(metavar="FOLDER")]
     """Folder to write."""
     layout: Literal["pellucid", "timm", "huggingface", "torchvision"] = "pellucid"
     """Whose names to write."""
-    heads: int | None = None
+    heads: NumberArg = None
     """Number of heads, where the file doesn't say."""
     mean: tuple[float, ...] | None = None
     """What was subtracted from its training images, in 0…1: one number, or one for each channel."""
@@ -353,9 +361,9 @@ class FetchOptions:
     Example: pellucid data fetch cifar10
     """
 
-    name: Positional[str]
+    name: Annotated[Positional[str], arg(metavar="NAME")]
     """cifar10, cifar100, mnist, fashion_mnist or digits."""
-    path: str | None = None
+    path: TextArg = None
     """Where its files lie already."""
 
 
@@ -366,13 +374,13 @@ class LookOptions:
     Example: pellucid data look cifar10 --recipe vit_cifar10_fast --out grid.png
     """
 
-    name: Positional[str]
+    name: DataArg
     """A named set, folder:PATH, wds:SHARDS or hf:NAME; or captions: scenes, or a path to some."""
-    path: str | None = None
+    path: TextArg = None
     """Where the files of a named set lie; searched for if not given."""
-    images: str | None = None
+    images: TextArg = None
     """Where captioned images lie, a folder or a tar, if not beside the captions."""
-    recipe: str | None = None
+    recipe: TextArg = None
     """Whose augmentation; flips and crops unless given."""
     count: int = 8
     """How many images."""
@@ -389,10 +397,10 @@ class InspectOptions:
     Example: pellucid data inspect folder:pictures
     """
 
-    name: Positional[str]
+    name: DataArg
     """A named set, folder:PATH, wds:SHARDS, hf:NAME, scenes, or a path to images, captions or sentences in two
     languages in any known format; two text files with a comma between."""
-    images: str | None = None
+    images: TextArg = None
     """Where captioned images lie, a folder or a tar, if not beside the captions."""
     json: bool = False
     """Print one JSON object."""
@@ -422,20 +430,20 @@ class ServeOptions:
     models: tuple[str, ...] = ()
     """Runs' folders, saved folders or names of shipped models; all shipped ones unless given. hf:FOLDER and timm:FOLDER
     for other libraries' models, whatever they read."""
-    runs: Path | None = None
+    runs: FolderArg = None
     """Folder whose subfolders are training runs; runs unless given."""
     host: str = "127.0.0.1"
     """Address to listen on; any but this machine's own demands a token."""
     port: int = 8000
     """Port to listen on; 0 for any that is free."""
-    token: str | None = None
+    token: TextArg = None
     """What others must know to get in; or set PELLUCID_TOKEN, which the list of processes doesn't show."""
     names: tuple[str, ...] = ()
     """Names that it may be called by besides its own, such as that of a reverse proxy."""
     proxies: tuple[str, ...] = ()
     """Addresses or networks of reverse proxies, which are believed when they say whom they speak for."""
-    log: Path | None = None
-    """File to tell every request in, a line of JSON each; it and the older ones beside it keep below 16 MB."""
+    log: FileArg = None
+    """File to log every request in, a line of JSON each; it and the older ones beside it stay below 16 MB."""
     device: str = "auto"
     """cpu, cuda, or auto."""
 
@@ -453,7 +461,7 @@ class DemoOptions:
     """Training steps of the reversing transformer."""
     epochs: int = 45
     """Training epochs of the vision transformer."""
-    scenes: int | None = None
+    scenes: NumberArg = None
     """Training steps of the captioner; as many as its recipe takes unless given."""
     lab: bool = True
     """Run every claim of the lab, too: about a minute."""
@@ -466,16 +474,17 @@ class LabOptions:
     """Run every claim about attention and print the ledger, or run one experiment and print its page.
 
     pellucid lab exercises OUT writes exercises, with tests and solutions, into a new folder.
+
     Example: pellucid lab temperature --keys 32 --figure temperature.png
     """
 
-    name: Positional[str | None] = None
+    name: Annotated[Positional[str | None], arg(metavar="EXPERIMENT")] = None
     """One experiment; all of them unless given. pellucid lab NAME --help lists its parameters."""
     json: bool = False
     """Print the claims as one JSON object."""
-    figure: Path | None = None
+    figure: FileArg = None
     """Draw the experiment's figure into this file (.png, .svg, .pdf)."""
-    out: Path | None = None
+    out: FileArg = None
     """Write everything as one page with live sliders, that works from disk and without a network (.html)."""
 
 
@@ -486,7 +495,7 @@ class ExercisesOptions:
     Example: pellucid lab exercises exercises
     """
 
-    out: Positional[Path]
+    out: Annotated[Positional[Path], arg(metavar="FOLDER")]
     """Folder to write; it must be empty or not there yet."""
 
 

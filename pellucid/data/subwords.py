@@ -148,6 +148,16 @@ class SubwordTokenizer:
         """A piece as it is read, a blank before it if a word begins there; special tokens by their names."""
         return self.tokenizer.decode([number]) if self._is_piece[number] else self._pieces[number]
 
+    def is_strange(self, sentence: str) -> bool:
+        """Whether most of its pieces are parts of a letter: in an alphabet that was hardly there to learn from.
+
+        >>> tokenizer = SubwordTokenizer.train(["ein Hund", "a dog", "the dog"], size=300)
+        >>> tokenizer.is_strange("a dog"), tokenizer.is_strange("собака")
+        (False, True)
+        """
+        pieces = self.encode(sentence)
+        return 2 * sum("\ufffd" in self.label(piece) for piece in pieces) > len(pieces)
+
     def words(self, ids: Sequence[int] | Tensor) -> list[tuple[str, slice]]:
         """Each word up to the end, as blanks and punctuation part them, and which of the numbers spell it."""
         ids = ids.tolist() if isinstance(ids, Tensor) else list(ids)

@@ -1,6 +1,8 @@
 """What parallel text holds, and what is wrong with it."""
 
+import csv
 import math
+import re
 import unicodedata
 from collections import Counter
 from collections.abc import Iterable
@@ -8,12 +10,14 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 
-from pellucid.data.parallel import TABLES, ParallelData, TextPairs, list_splits, load_pairs
+from pellucid.config import parse_json
+from pellucid.data.parallel import TABLES, ParallelData, TextPairs, list_splits, load_pairs, read_lines
 
 ODD_RATIO, ODD_WORDS = 3.0, 5  # one side has so many times the words of the other, and so many more
 NAMED = 3  # of each problem
 OTHER = 1.0  # in the other side's language: three letters of it are so much likelier there, on average, in nats
 FEW_LETTERS = 10  # too few to tell a language by
+FILE_NAME = re.compile(r"\.\w{2,4}(#\d+)?$")
 USUAL = 0.99  # share of a language's letters that are of its usual scripts
 
 
@@ -40,27 +44,59 @@ class TextInspection:
 
 
 def holds_text(name: str) -> bool:
-    """Whether a name means parallel text: two files, a folder with splits in two languages, or lines of pairs."""
+    """Whether a name means parallel text: two files, a table of pairs, or a folder with splits in two languages."""
     first, comma, second = name.partition(",")
     if comma:
         return Path(first).expanduser().is_file() and Path(second).expanduser().is_file()
     path = Path(name).expanduser()
-    return (
-        path.is_dir()
-        and bool(list_splits(path, find_languages(path)))
-        and not any(file.name.removesuffix(".gz").endswith(TABLES) for file in path.iterdir())
-    )
+    if not path.is_dir():
+        return path.is_file() and is_table(path) and has_pairs(path)
+    tables = [file for file in path.iterdir() if is_table(file)]
+    return bool(list_splits(path, find_languages(path))) and all(has_pairs(table) for table in tables)
 
 
-def find_languages(folder: Path) -> tuple[str, str]:
-    """Two languages that the folder's files end in, English first, then those that have the most files."""
-    ends = Counter(
-        end
-        for path in folder.iterdir()
-        if path.is_file() and len(end := path.name.removesuffix(".gz").rpartition(".")[2]) in (2, 3) and end.isalpha()
-    )
-    order = sorted(ends, key=lambda end: (end != "en", -ends[end], end))
+def is_table(path: Path) -> bool:
+    return path.name.removesuffix(".gz").endswith(TABLES)
+
+
+def has_pairs(table: Path) -> bool:
+    """Whether its first row names languages, or holds two sentences: what stands beside a caption is a file's name."""
+    row = _first_row(table)
+    cells = list(row.values())
+    wordy = len(cells) == 2 and all(len(cell.split()) > 1 and not FILE_NAME.search(cell) for cell in cells)
+    return len(_languages(row)) > 1 or wordy
+
+
+def _first_row(table: Path) -> dict[str, str]:
+    """By the names of its columns, which are numbers where a first row may be a header; nothing if it can't be read."""
+    try:
+        line = next((line for line in read_lines(table) if line.strip()), "")
+        if ".jsonl" in table.suffixes:
+            row = parse_json(line, "the line", allow_nan=True)
+            row = row.get("translation", row) if isinstance(row, dict) else row
+            return {str(k): v for k, v in row.items() if isinstance(v, str)} if isinstance(row, dict) else {}
+        cells = next(csv.reader([line]), []) if ".csv" in table.suffixes else line.split("\t")
+    except (ValueError, csv.Error):
+        return {}
+    return {str(number): cell for number, cell in enumerate(cells)}
+
+
+def _languages(row: dict[str, str]) -> list[str]:
+    """The languages that a first row names: its keys, or what stands in a header."""
+    names = [cell if key.isdigit() else key for key, cell in row.items()]
+    return [name for name in names if len(name) == 2 and name.isalpha() and name != "id"]
+
+
+def find_languages(source: Path) -> tuple[str, str]:
+    """Two languages that a table names, or that a folder's files end in, English first, then those with most files."""
+    files = [source] if source.is_file() else sorted(file for file in source.iterdir() if file.is_file())
+    ends = Counter(end for file in files for end in _ends(file) if len(end) in (2, 3) and end.isalpha())
+    order = sorted(ends, key=lambda end: (end != "en", -ends[end]))
     return (order[0], order[1]) if len(order) > 1 else ("en", "de")
+
+
+def _ends(file: Path) -> list[str]:
+    return _languages(_first_row(file)) if is_table(file) else [file.name.removesuffix(".gz").rpartition(".")[2]]
 
 
 def inspect_text(config: ParallelData) -> TextInspection:
@@ -180,9 +216,9 @@ def _mean_words(sentences: list[str]) -> float:
 
 
 def in_languages(config: ParallelData) -> ParallelData:
-    """The config with the languages that a folder has."""
-    folder = Path(config.name).expanduser()
-    if not folder.is_dir():
+    """The config with the languages that a folder or a table has."""
+    path = Path(config.name).expanduser()
+    if not (path.is_dir() or (path.is_file() and is_table(path))):
         return config
-    source, target = find_languages(folder)
+    source, target = find_languages(path)
     return replace(config, source=source, target=target)

@@ -41,7 +41,8 @@ class Guard:
 
     Host: an address in numbers, or one of `names`. A page elsewhere that gives its name our address (DNS rebinding)
     still sends its own name. Origin: our own, where a browser says it. Sec-Fetch-Site: other sites may lead to the
-    page, and ask for nothing else. Token: where there is one, it is asked for, everywhere but at OPEN.
+    page, and ask for nothing else. Token: where there is one, it is asked for, everywhere but at OPEN. HEAD is
+    answered as GET is, without what would follow the headers.
     """
 
     def __init__(self, app: ASGIApp, *, names: Iterable[str] = (), token: str | None = None):
@@ -52,23 +53,27 @@ class Guard:
         if scope["type"] != "http":  # there are no sockets here: only the beginning and the end of the server
             await self.app(scope, receive, send)
             return
-        begun = False
+        begun, method = False, scope["method"]
 
         async def dressed(message: Message) -> None:
             nonlocal begun
+            scope["method"] = method
             if message["type"] == "http.response.start":
                 begun = True
                 headers = MutableHeaders(scope=message)
                 for name, value in HEADERS.items():
                     headers.setdefault(name, value)
+            elif method == "HEAD":
+                message = {**message, "body": b""}
             await send(message)
 
         try:
+            scope["method"] = "GET" if method == "HEAD" else method
             await (self._answer(scope) or self.app)(scope, receive, dressed)
         except ClientDisconnect:  # nobody is left to be answered
             pass
         except Exception:
-            log.exception("%s %s", shorten(scope["method"], quote=str), shorten(scope["path"]))
+            log.exception("%s %s", shorten(method, quote=str), shorten(scope["path"]))
             if not begun:
                 await refused(500, UNEXPECTED)(scope, receive, dressed)
 
