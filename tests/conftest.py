@@ -34,7 +34,7 @@ SLOW_FILES = (
 )
 SLOW_FIXTURES = "visit outcomes server bright run_folder"
 SLOW_TESTS = """
-test_8192_tokens_are_summarised_exactly_in_under_100_mb
+test_8192_tokens_are_summarised_exactly_in_under_50_mb
 test_a_beam_of_one_says_the_likeliest_word_each_time
 test_a_beam_that_nothing_continues_takes_no_place_even_if_it_says_the_end
 test_a_bill_of_materials_is_valid_and_names_every_package
