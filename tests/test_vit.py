@@ -4,11 +4,15 @@ import json
 
 import pytest
 import torch
+import torch.nn.functional as F
 from conftest import randomised
 from safetensors.torch import load_file, save_file
+from torch.overrides import TorchFunctionMode
 from torch.testing import assert_close
 
 from pellucid.models import ViT, ViTConfig, parameters_of
+from pellucid.ops import positions
+from pellucid.ops.positions import Turns
 from pellucid.watching import watch
 
 OPTIONS = {
@@ -125,15 +129,16 @@ def test_drop_token_leaves_out_patches_in_training_only(options, share, kept):
 
 def test_drop_token_keeps_places_with_their_patches():
     """Tokens that stay are tokens of the whole image, in their order, each with the position of its patch."""
-    for positions in ("learned", "rotary"):
-        model = randomised(small(drop_token=0.5, positions=positions, pooling="mean"))
+    for kind in ("learned", "rotary"):
+        model = randomised(small(drop_token=0.5, positions=kind, pooling="mean"))
         x = torch.arange(16.0).view(1, 16, 1).expand(3, -1, 32).double()
         places = torch.arange(16.0)[:, None].expand(-1, 2)
-        some, where, _ = model._drop_tokens(x, places, None)
+        some, turns, _ = model._drop_tokens(x, Turns(places, -places), None)
         assert some.shape == (3, 8, 32)
         assert (some[:, 1:, 0] > some[:, :-1, 0]).all()
-        assert where is not None
-        assert torch.equal(where[..., 0].double(), some[..., 0])
+        assert turns is not None
+        assert torch.equal(turns.cos[..., 0].double(), some[..., 0])
+        assert torch.equal(turns.sin, -turns.cos)
         assert not torch.equal(some[0], some[1])
 
 
@@ -156,13 +161,13 @@ def shuffled(image, order, patch=4):
 @pytest.mark.parametrize("pooling", ["class", "mean", "sequence"])
 def test_without_positions_the_order_of_patches_is_invisible(pooling):
     order = torch.randperm(16)
-    for positions in ("none", "learned", "sinusoidal", "rotary"):
-        model = randomised(small(positions=positions, pooling=pooling)).eval()
+    for kind in ("none", "learned", "sinusoidal", "rotary"):
+        model = randomised(small(positions=kind, pooling=pooling)).eval()
         image = images(model)
         moved = shuffled(image, order)
         assert not torch.equal(moved, image)
         same = torch.allclose(model(moved), model(image), rtol=0, atol=1e-10)
-        assert same == (positions == "none")
+        assert same == (kind == "none")
         if positions != "none":
             assert not torch.allclose(model(moved), model(image), atol=1e-5)
 
@@ -320,3 +325,34 @@ def test_damaged_folders_are_refused_in_a_sentence(tmp_path):
     refused(r"holds no model\.safetensors")
     with pytest.raises(ValueError, match="from_pretrained doesn't know colour; expected revision, cache_dir"):
         ViT.from_pretrained(tmp_path, colour="red")
+
+
+class _Cosines(TorchFunctionMode):
+    """Counts the cosines that are taken."""
+
+    def __init__(self):
+        super().__init__()
+        self.taken = 0
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        self.taken += getattr(func, "__name__", "") == "cos"
+        return func(*args, **(kwargs or {}))
+
+
+def test_a_grid_is_turned_by_a_table():
+    """As attention turns by places, to the last bit, for every grid; on the model's own no cosine is taken."""
+    model = randomised(small(positions="rotary", registers=1))
+    assert model.turns is not None
+    for grid in ((4, 4), (2, 3), (6, 5)):
+        places = torch.cat([torch.zeros(2, 2), positions.grid_positions(*grid)])
+        x = images(model, 2, (4 * grid[0], 4 * grid[1]))
+        block = model.blocks[0]
+        tokens = torch.randn(2, len(places), 32, dtype=torch.float64)
+        turns = Turns(*(F.pad(t, (0, 0, 2, 0), value=v) for t, v in zip(model.turns(grid), (1.0, 0.0), strict=True)))
+        assert torch.equal(block(tokens, positions=turns), block(tokens, positions=places))
+        with _Cosines() as cosines:
+            model(x)
+        assert cosines.taken == (grid == (6, 5)), "once, for a grid beyond the table"
+    with _Cosines() as cosines:
+        block(tokens, positions=places)
+    assert cosines.taken == 1

@@ -10,6 +10,7 @@ from pellucid.layers.embed import (
     LearnedTokens,
     PatchEmbed,
     RegisterTokens,
+    RotaryGrid,
     SinusoidalPositions,
     TokenEmbedding,
 )
@@ -36,6 +37,7 @@ __all__ = [
     "PlacedCache",
     "RMSNorm",
     "RegisterTokens",
+    "RotaryGrid",
     "SinusoidalPositions",
     "TokenEmbedding",
 ]

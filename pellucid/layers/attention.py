@@ -9,7 +9,7 @@ from pellucid.layers.linear import Linear
 from pellucid.layers.norm import RMSNorm
 from pellucid.ops import attend
 from pellucid.ops.linear import linear
-from pellucid.ops.positions import rotary_angles, rotate
+from pellucid.ops.positions import Turns, rotary_angles, turn, turns_of
 
 
 class MultiHeadAttention(nn.Module):
@@ -96,7 +96,7 @@ class MultiHeadAttention(nn.Module):
         mask: Tensor | None = None,
         *,
         causal: bool = False,
-        positions: Tensor | None = None,
+        positions: Tensor | Turns | None = None,
         cache: KVCache | None = None,
         asking: int | None = None,
     ) -> Float[Tensor, "b asking _"]:
@@ -104,7 +104,8 @@ class MultiHeadAttention(nn.Module):
 
         key: tokens, or what `keys_values` made of them once for many calls.
         mask, causal: as in `ops.attend`.
-        positions: (t), (t axes) or (b t axes) of the tokens, for rotary attention; counted on from the cache if None.
+        positions: (t), (t axes) or (b t axes) of the tokens, for rotary attention, or how it is to turn; counted on
+            from the cache if None.
         cache: self-attention only; keys and values are added to those of the calls before.
         asking: only the first this many tokens ask; all are keys.
         """
@@ -117,16 +118,15 @@ class MultiHeadAttention(nn.Module):
                 "asking is for attention without causal, cache and a mask of each query's own, which count queries "
                 "from the end"
             )
-        angles = self._angles(query, positions, cache)
+        turns = self._turns(query, positions, cache)
         if key is None and value is None and asking is None:
             q, k, v = self._self(query)
-            q, k = _turn(self.q_norm(q), angles), _turn(self.k_norm(k), angles)
+            q, k = _turn(self.q_norm(q), turns), _turn(self.k_norm(k), turns)
         else:
             q = self._split(self.q, "query", query[:, :asking], self.heads)
-            q = _turn(self.q_norm(q), angles if angles is None or asking is None else angles[..., :asking, :])
-            k, v = (
-                key if isinstance(key, KeysValues) else self.keys_values(query if key is None else key, value, angles)
-            )
+            first = turns if turns is None or asking is None else Turns(*(each[..., :asking, :] for each in turns))
+            q = _turn(self.q_norm(q), first)
+            k, v = key if isinstance(key, KeysValues) else self.keys_values(query if key is None else key, value, turns)
         if cache is not None:
             k, v = cache.append(k, v)
         dropout = self.dropout if self.training else 0.0
@@ -135,12 +135,12 @@ class MultiHeadAttention(nn.Module):
         return self.out(mixed.transpose(1, 2).flatten(2))
 
     def keys_values(
-        self, key: Float[Tensor, "b k _"], value: Float[Tensor, "b k _"] | None = None, angles: Tensor | None = None
+        self, key: Float[Tensor, "b k _"], value: Float[Tensor, "b k _"] | None = None, turns: Turns | None = None
     ) -> KeysValues:
         """The keys and values of these tokens, to be attended to in one call or in many."""
         k = self._split(self.k, "key", key, self.kv_heads)
         v = self._split(self.v, "value", key if value is None else value, self.kv_heads)
-        return KeysValues(_turn(self.k_norm(k), angles), v)
+        return KeysValues(_turn(self.k_norm(k), turns), v)
 
     # Tokens are rows, so Q = X·W_q, and W_q is (width × heads·key_width): the transpose of what nn.Linear holds.
 
@@ -249,13 +249,13 @@ class MultiHeadAttention(nn.Module):
         _check_width(linear, name, x)
         return _split_heads(linear(x), heads)
 
-    def _angles(self, query: Tensor, positions: Tensor | None, cache: KVCache | None) -> Tensor | None:
-        if self.rotary is None:
-            return None
+    def _turns(self, query: Tensor, positions: Tensor | Turns | None, cache: KVCache | None) -> Turns | None:
+        if self.rotary is None or isinstance(positions, Turns):
+            return positions if isinstance(positions, Turns) else None
         if positions is None:
             start = 0 if cache is None else len(cache)
             positions = torch.arange(start, start + query.shape[1], device=query.device)
-        return rotary_angles(positions, self.q.out_features // self.heads, base=self.rotary)
+        return turns_of(rotary_angles(positions, self.q.out_features // self.heads, base=self.rotary))
 
 
 def _split_heads(x: Float[Tensor, "b t hd"], heads: int) -> Float[Tensor, "b h t d"]:
@@ -274,5 +274,5 @@ def _is_for_all(mask: Tensor) -> bool:
     return mask.ndim < 2 or mask.shape[-2] == 1
 
 
-def _turn(x: Float[Tensor, "b h t d"], angles: Tensor | None) -> Float[Tensor, "b h t d"]:
-    return x if angles is None else rotate(x, angles)
+def _turn(x: Float[Tensor, "b h t d"], turns: Turns | None) -> Float[Tensor, "b h t d"]:
+    return x if turns is None else turn(x, turns)

@@ -19,6 +19,7 @@ from pellucid.layers.cache import KeysValues, KVCache
 from pellucid.layers.feedforward import Activation, FeedForward
 from pellucid.layers.norm import NormKind, make_norm
 from pellucid.layers.torch_blocks import TorchLayer, describe_layer, load_torch_weights, make_layer
+from pellucid.ops.positions import Turns
 
 Placement = Literal["pre", "post"]
 
@@ -156,7 +157,7 @@ class EncoderBlock(_Block):
         mask: Tensor | None = None,
         *,
         causal: bool = False,
-        positions: Tensor | None = None,
+        positions: Tensor | Turns | None = None,
         cache: KVCache | None = None,
         read: int | None = None,
     ) -> Float[Tensor, "b read d"]:

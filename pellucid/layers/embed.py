@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from pellucid.layers.linear import Linear
 from pellucid.ops.aspect import Patches, canvas_grid
 from pellucid.ops.linear import linear
-from pellucid.ops.positions import interpolate, resampling, sinusoidal, sinusoids
+from pellucid.ops.positions import Turns, interpolate, resampling, rotary_angles, sinusoidal, sinusoids, turns_of
 
 Stem = Literal["linear", "conv", "deep"]
 
@@ -226,3 +226,41 @@ class LearnedGrid(nn.Module):
         weights = (down[..., :, None] * across[..., None, :]).flatten(2)
         with torch.autocast(weights.device.type, enabled=False):
             return weights @ self.table.flatten(0, 1)
+
+
+class RotaryGrid(nn.Module):
+    """How attention is turned by the places of a grid of patches: cosines and sines, once for all layers.
+
+    They are read from a table of the rows, or columns, that there may be: computed where they are used, compiled code
+    would take a cosine for every number that it turns.
+
+    >>> RotaryGrid((4, 4), 8, base=100.0)((2, 3)).cos.shape
+    torch.Size([6, 4])
+    """
+
+    def __init__(self, grid: tuple[int, int], head_width: int, *, base: float, many: bool = False):
+        """many: for pictures of different grids in one batch, by `each`."""
+        super().__init__()
+        self.head_width, self.base = head_width, base
+        longest = max(canvas_grid(grid) if many else grid)
+        meta = torch.get_default_device().type == "meta"  # a shape is all that is asked
+        table = torch.empty(2, longest, head_width // 4) if meta else torch.stack(self._along(torch.arange(longest)))
+        self.register_buffer("table", table, persistent=False)
+
+    def _along(self, places: Int[Tensor, " n"]) -> Turns:
+        return turns_of(rotary_angles(places, self.head_width // 2, base=self.base))
+
+    def forward(self, grid: tuple[int, int]) -> Turns:
+        """Of every patch, row by row."""
+        rows, columns = grid
+        table = self.get_buffer("table")
+        if max(grid) > table.shape[1]:
+            table = torch.stack(self._along(torch.arange(max(grid), device=table.device)))
+        down = table[:, :rows, None].expand(-1, -1, columns, -1)
+        across = table[:, None, :columns].expand(-1, rows, -1, -1)
+        return Turns(*torch.cat([down, across], -1).flatten(1, 2))
+
+    def each(self, patches: Patches) -> Turns:
+        """Of the patches of each picture, (b n …): what `forward` gives for it alone."""
+        table = self.get_buffer("table")
+        return Turns(*torch.cat([table[:, patches.y], table[:, patches.x]], -1))

@@ -10,7 +10,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from pellucid.config import brief
-from pellucid.layers import ClassToken, EncoderBlock, LearnedGrid, PatchEmbed, RegisterTokens
+from pellucid.layers import ClassToken, EncoderBlock, LearnedGrid, PatchEmbed, RegisterTokens, RotaryGrid
 from pellucid.layers.embed import Stem
 from pellucid.layers.feedforward import Activation
 from pellucid.layers.norm import NormKind, make_norm
@@ -29,7 +29,7 @@ from pellucid.models.sizes import (
     outline,
 )
 from pellucid.ops.aspect import Patches, find_patches, pick_places
-from pellucid.ops.positions import grid_positions, sinusoidal_2d
+from pellucid.ops.positions import Turns, sinusoidal_2d
 
 Pooling = Literal["class", "mean", "sequence", "none"]
 PositionKind = Literal["learned", "sinusoidal", "rotary", "none"]
@@ -195,6 +195,9 @@ class ViT(nn.Module, Pretrained[ViTConfig], config_class=ViTConfig):
         self.embed = PatchEmbed(c.patch, c.width, channels=c.channels, stem=c.stem)
         grid = self.embed.grid(*c.image)
         self.grid = LearnedGrid(grid, c.width, many=c.keep_aspect) if c.positions == "learned" else None
+        turning = c.positions == "rotary"
+        head = c.width // c.heads
+        self.turns = RotaryGrid(grid, head, base=c.rotary_base, many=c.keep_aspect) if turning else None
         self.class_token = ClassToken(c.width) if c.pooling == "class" else None
         self.register_tokens = RegisterTokens(c.registers, c.width) if c.registers else None
         self.token_norm = make_norm(c.norm_kind, c.width, eps=c.norm_eps) if c.norm_tokens else nn.Identity()
@@ -214,7 +217,7 @@ class ViT(nn.Module, Pretrained[ViTConfig], config_class=ViTConfig):
                 drop_path=c.drop_path * i / max(1, c.depth - 1),
                 layer_scale=c.layer_scale,
                 qk_norm=c.qk_norm,
-                rotary=c.rotary_base if c.positions == "rotary" else None,
+                rotary=c.rotary_base if turning else None,
             )
             for i in range(c.depth)
         )
@@ -252,29 +255,34 @@ class ViT(nn.Module, Pretrained[ViTConfig], config_class=ViTConfig):
         read: only this many, the first, are wanted of the last block.
         """
         on_canvas = self.config.keep_aspect and images.shape[1] == self.config.channels + 1
-        x, places, there = self._embed_each(images) if on_canvas else (*self._embed(images), None)
-        x, places, there = self._drop_tokens(x, places, there)
+        x, turns, there = self._embed_each(images) if on_canvas else (*self._embed(images), None)
+        x, turns, there = self._drop_tokens(x, turns, there)
         for tokens in (self.register_tokens, self.class_token):
             x = x if tokens is None else tokens(x)
-        if places is not None:  # tokens of no patch stand at the origin, where nothing turns
-            places = nn.functional.pad(places, (0, 0, self.extra_tokens, 0))
+        if turns is not None:  # tokens of no patch stand at the origin, where nothing turns
+            turns = Turns(
+                *(
+                    nn.functional.pad(t, (0, 0, self.extra_tokens, 0), value=v)
+                    for t, v in zip(turns, (1.0, 0.0), strict=True)
+                )
+            )
         mask = None if there is None else nn.functional.pad(there, (self.extra_tokens, 0), value=True)[:, None, None]
         x = self.dropout(self.token_norm(x))
         for i, block in enumerate(self.blocks):
-            x = block(x, mask, positions=places, read=read if i == len(self.blocks) - 1 else None)
+            x = block(x, mask, positions=turns, read=read if i == len(self.blocks) - 1 else None)
         return x, there
 
-    def _embed(self, images: Tensor) -> tuple[Float[Tensor, "b t d"], Tensor | None]:
-        """Patches as tokens that know their places; and those, where attention turns by them."""
+    def _embed(self, images: Tensor) -> tuple[Float[Tensor, "b t d"], Turns | None]:
+        """Patches as tokens that know their places; and how attention turns by those, if it does."""
         x = self.embed(images)
         grid = self.embed.grid(*images.shape[-2:])
         if self.grid is not None:
             x = x + self.grid(grid).to(x.dtype)  # under autocast the tokens stay in half precision from here on
         elif self.config.positions == "sinusoidal":
             x = x + sinusoidal_2d(*grid, self.config.width, device=x.device, dtype=x.dtype).flatten(0, 1)
-        return x, grid_positions(*grid, device=x.device) if self.config.positions == "rotary" else None
+        return x, None if self.turns is None else self.turns(grid)
 
-    def _embed_each(self, images: Tensor) -> tuple[Float[Tensor, "b n d"], Tensor | None, Bool[Tensor, "b n"]]:
+    def _embed_each(self, images: Tensor) -> tuple[Float[Tensor, "b n d"], Turns | None, Bool[Tensor, "b n"]]:
         """As `_embed`, of pictures on canvases, each with its own grid; and which of the tokens are there."""
         pixels, there = images[:, :-1], images[:, -1]
         patches = self._find_patches(there)
@@ -285,8 +293,7 @@ class ViT(nn.Module, Pretrained[ViTConfig], config_class=ViTConfig):
         elif self.config.positions == "sinusoidal":
             table = sinusoidal_2d(height, across, self.config.width, device=x.device, dtype=x.dtype)
             x = x + table[patches.y, patches.x]
-        turns = self.config.positions == "rotary"
-        return x, torch.stack([patches.y, patches.x], -1).float() if turns else None, patches.there
+        return x, None if self.turns is None else self.turns.each(patches), patches.there
 
     def _find_patches(self, there: Float[Tensor, "b y x"]) -> Patches:
         patches = find_patches(there, self.embed.patch, math.prod(self.embed.grid(*self.config.image)))
@@ -299,11 +306,11 @@ class ViT(nn.Module, Pretrained[ViTConfig], config_class=ViTConfig):
         return patches
 
     def _drop_tokens(
-        self, x: Float[Tensor, "b t d"], places: Tensor | None, there: Tensor | None
-    ) -> tuple[Tensor, Tensor | None, Tensor | None]:
+        self, x: Float[Tensor, "b t d"], turns: Turns | None, there: Tensor | None
+    ) -> tuple[Tensor, Turns | None, Tensor | None]:
         """In training with drop_token: for each image, a random choice of its patches, in their order."""
         if not self.training or self.config.drop_token == 0.0:
-            return x, places, there
+            return x, turns, there
         b, t, _ = x.shape
         share = 1.0 - self.config.drop_token
         kept, draws = max(1, round(t * share)), torch.rand(b, t, device=x.device)
@@ -315,9 +322,10 @@ class ViT(nn.Module, Pretrained[ViTConfig], config_class=ViTConfig):
             chosen = chosen.masked_fill(torch.arange(kept, device=x.device) >= most, t).sort(1).values
             there, chosen = chosen < t, chosen.clamp(max=t - 1)
         x = x.gather(1, chosen[..., None].expand(-1, -1, x.shape[-1]))
-        if places is not None:
-            places = places[chosen] if places.ndim == 2 else places.take_along_dim(chosen[..., None], 1)
-        return x, places, there
+        if turns is not None:
+            alike = turns.cos.ndim == 2  # for all pictures
+            turns = Turns(*(t[chosen] if alike else t.take_along_dim(chosen[..., None], 1) for t in turns))
+        return x, turns, there
 
     def _pooled(self, x: Float[Tensor, "b t d"], there: Tensor | None = None) -> Float[Tensor, "b d"]:
         if self.class_token is not None:

@@ -4,6 +4,7 @@ Tables are computed in float64 and then rounded. Axes: t token, d width, y and x
 """
 
 import math
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -128,6 +129,26 @@ def rotary_angles(positions: Tensor, width: int, *, base: float = 10_000.0) -> F
     return angles.flatten(-2).float()
 
 
+class Turns(NamedTuple):
+    """Cosines and sines of angles (…t half), which many layers turn by.
+
+    >>> turns_of(torch.zeros(3, 2)).cos.shape
+    torch.Size([3, 2])
+    """
+
+    cos: Tensor
+    sin: Tensor
+
+
+def turns_of(angles: Tensor) -> Turns:
+    """What `turn` needs to know of angles.
+
+    >>> turns_of(torch.zeros(1, 1))
+    Turns(cos=tensor([[1.]]), sin=tensor([[0.]]))
+    """
+    return Turns(angles.cos(), angles.sin())
+
+
 def rotate(x: Float[Tensor, "b h t d"], angles: Tensor) -> Float[Tensor, "b h t d"]:
     """Turn each pair of features (2i, 2i+1) by its angle; ⟨rotated q, rotated k⟩ then depends on the offset alone.
 
@@ -135,13 +156,20 @@ def rotate(x: Float[Tensor, "b h t d"], angles: Tensor) -> Float[Tensor, "b h t 
     >>> rotate(x, torch.tensor([[torch.pi]])).round().abs().flatten().tolist()  # half a turn
     [0.0, 1.0]
     """
-    if x.shape[-2:] != (angles.shape[-2], 2 * angles.shape[-1]):
-        raise ValueError(
-            f"angles are for {angles.shape[-2]} tokens × {2 * angles.shape[-1]} features; "
-            f"got axes t, d = {list(x.shape[-2:])}"
-        )
-    angles = angles[:, None] if angles.ndim == 3 else angles
-    cos, sin = angles.cos().to(x.dtype), angles.sin().to(x.dtype)
+    return turn(x, turns_of(angles))
+
+
+def turn(x: Float[Tensor, "b h t d"], turns: Turns) -> Float[Tensor, "b h t d"]:
+    """`rotate`, where cosines and sines are known.
+
+    >>> x = torch.ones(1, 1, 1, 2)
+    >>> torch.equal(turn(x, turns_of(torch.ones(1, 1))), rotate(x, torch.ones(1, 1)))
+    True
+    """
+    tokens, pairs = turns.cos.shape[-2:]
+    if x.shape[-2:] != (tokens, 2 * pairs):
+        raise ValueError(f"angles are for {tokens} tokens × {2 * pairs} features; got axes t, d = {list(x.shape[-2:])}")
+    cos, sin = ((each[:, None] if each.ndim == 3 else each).to(x.dtype) for each in turns)
     even, odd = x[..., 0::2], x[..., 1::2]
     return torch.stack([even * cos - odd * sin, even * sin + odd * cos], dim=-1).flatten(-2)
 
