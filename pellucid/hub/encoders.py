@@ -4,6 +4,7 @@
     Hugging Face    ViT, DeiT, DINOv2 with registers or without, CLIP (alone, or in a model of text and images)
     torchvision     ViT
     PyTorch         the blocks of an `nn.TransformerEncoder`, alone or in a model of one's own
+    EfficientNet    Lite 0, 1 and 2: the convolutions, on which blocks of one's own are put
 
 Hugging Face's names are first made timm's, which can say all of it; `convert.read` does the rest.
 """
@@ -22,8 +23,10 @@ from pellucid.config import one_line
 from pellucid.hub.convert import Weights, read
 from pellucid.hub.describe import interpret_config, interpret_encoder, interpret_preprocessor
 from pellucid.hub.folders import find_weights, read_object, read_tensors
+from pellucid.hub.lite import is_lite, read_lite
 from pellucid.layers.torch_blocks import load_torch_weights
 from pellucid.models.pretrained import CONFIG, some_names
+from pellucid.models.starting import LearnedStem
 from pellucid.models.vit import ViT, ViTConfig
 
 log = logging.getLogger("pellucid")
@@ -59,7 +62,7 @@ IN_A_STACK = re.compile(r"(.*?)layers\.0\.self_attn\.in_proj_weight")
 
 def read_encoder(
     source: Path, own: ViTConfig, *, heads: int | None = None, image: tuple[int, int] | None = None
-) -> ViT:
+) -> ViT | LearnedStem:
     """The encoder in a folder (config.json and weights) or a file of weights, without what stood on top of it.
 
     own: the model that is to begin with it: what an `nn.TransformerEncoder` has not is as this says, and new.
@@ -74,6 +77,8 @@ def read_encoder(
         weights = read_tensors(find_weights(source))
         said |= _interpret_folder(source)
     weights = strip(weights)
+    if is_lite(weights):
+        return read_lite(weights, image=image, mean=said.get("mean"), std=said.get("std"))
     if stacks := sorted({match[1] for key in weights if (match := IN_A_STACK.fullmatch(key))}):
         return _read_stack(weights, stacks, own, source)
     renamed, family = as_timm(weights)

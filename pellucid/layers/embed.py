@@ -1,7 +1,8 @@
 """How tokens begin: patches of an image, words of a vocabulary, learned tokens and positions."""
 
 import math
-from typing import Literal
+from collections import OrderedDict
+from typing import Literal, get_args
 
 import torch
 from einops import rearrange
@@ -9,11 +10,12 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from pellucid.layers.linear import Linear
+from pellucid.layers.lite import FEATURES, SIDE, LiteKind, LiteStem
 from pellucid.ops.aspect import Patches, canvas_grid
 from pellucid.ops.linear import linear
 from pellucid.ops.positions import Turns, interpolate, resampling, rotary_angles, sinusoidal, sinusoids, turns_of
 
-Stem = Literal["linear", "conv", "deep"]
+Stem = Literal["linear", "conv", "deep"] | LiteKind
 
 
 class PatchEmbed(nn.Module):
@@ -21,7 +23,8 @@ class PatchEmbed(nn.Module):
 
     stem="linear" projects the pixels of each patch; stem="conv" halves the picture with 3×3 convolutions until one
     pixel is left of each patch (Xiao et al. 2021), so the patch sides must be powers of two; stem="deep" looks at each
-    size with another 3×3 convolution before it is halved.
+    size with another 3×3 convolution before it is halved; stem="lite0", "lite1" or "lite2" are the convolutions of
+    EfficientNet-Lite, for patches of 32×32 pixels.
 
     >>> PatchEmbed(4, 256, channels=3)(torch.randn(2, 3, 32, 48)).shape
     torch.Size([2, 96, 256])
@@ -37,8 +40,17 @@ class PatchEmbed(nn.Module):
             self.project = Linear(channels * math.prod(self.patch), width)
         elif stem in ("conv", "deep"):
             self.project = _halving_stem(self.patch, channels, width, deep=stem == "deep")
+        elif stem in get_args(LiteKind):
+            if self.patch != (SIDE, SIDE) or channels != 3:
+                raise ValueError(
+                    f"stem {stem!r} makes tokens of {SIDE}×{SIDE} pixels of colour; got patch {self.patch} and "
+                    f"{channels} channels"
+                )
+            parts: dict[str, nn.Module] = {"body": LiteStem(stem), "narrow": nn.Conv2d(FEATURES, width, 1)}
+            self.project = nn.Sequential(OrderedDict(parts))
         else:
-            raise ValueError(f"stem is {stem!r}; expected 'linear', 'conv' or 'deep'")
+            others = ", ".join(map(repr, get_args(LiteKind)))
+            raise ValueError(f"stem is {stem!r}; expected 'linear', 'conv', 'deep', {others}")
 
     def grid(self, height: int, width: int) -> tuple[int, int]:
         """Rows and columns of tokens that an image of this size becomes."""
@@ -46,6 +58,11 @@ class PatchEmbed(nn.Module):
             if size < patch or size % patch:
                 raise ValueError(f"image axis {axis}: {size} pixels, expected a multiple of the patch's {patch}")
         return height // self.patch[0], width // self.patch[1]
+
+    @property
+    def body(self) -> LiteStem:
+        """Of the stems that are another network's convolutions, these."""
+        return self.project.get_submodule("body")  # pyright: ignore[reportReturnType]
 
     def forward(self, image: Float[Tensor, "b c y x"], there: Tensor | None = None) -> Float[Tensor, "b t d"]:
         """there: (b y x) 1 where pictures are on their canvases and 0 beside them, which no convolution then sees."""

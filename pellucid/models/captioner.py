@@ -14,7 +14,7 @@ from pellucid.layers.norm import NormKind, make_norm
 from pellucid.models.init import initialise
 from pellucid.models.pretrained import Pretrained
 from pellucid.models.sizes import MOST_BLOCKS, MOST_CLASSES, MOST_HEADS, MOST_HIDDEN, MOST_LENGTH, check_sizes
-from pellucid.models.starting import start_from
+from pellucid.models.starting import LearnedStem, start_from
 from pellucid.models.vit import ViT, ViTConfig
 
 SequencePositions = Literal["sinusoidal", "learned", "rotary"]
@@ -214,6 +214,6 @@ class Captioner(nn.Module, Pretrained[CaptionerConfig], config_class=CaptionerCo
         """Rows and columns of patches of an image of the usual size; config.encoder.registers tokens come before."""
         return self.encoder.embed.grid(*self.config.encoder.image)
 
-    def start_from(self, vit: ViT) -> None:
+    def start_from(self, source: ViT | LearnedStem) -> None:
         """Copy what a trained vision transformer knows into the encoder; positions are interpolated to its grid."""
-        start_from(self.encoder, vit)
+        start_from(self.encoder, source)

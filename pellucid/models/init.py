@@ -28,7 +28,7 @@ def initialise(model: nn.Module, *, zero_branches: bool = False) -> None:
                 if module.bias is not None:
                     nn.init.zeros_(module.bias)
             case nn.Conv2d():
-                nn.init.kaiming_normal_(module.weight, mode="fan_out")
+                nn.init.kaiming_normal_(module.weight, mode="fan_out" if module.groups == 1 else "fan_in")
                 if module.bias is not None:
                     nn.init.zeros_(module.bias)
             case nn.Embedding():

@@ -1,10 +1,14 @@
-"""A vision transformer that begins with what another one has learned: its tokens' maker, its blocks, its positions."""
+"""A vision transformer that begins with what another one has learned: its tokens' maker, its blocks, its positions.
 
-from dataclasses import fields, replace
+Or with the tokens' maker alone, if that is all that there is: `LearnedStem`.
+"""
+
+from dataclasses import dataclass, fields, replace
 
 import torch
 from torch import Tensor
 
+from pellucid.layers.lite import SIDE, LiteStem
 from pellucid.models.vit import ViT, ViTConfig
 from pellucid.ops.positions import interpolate
 
@@ -14,6 +18,21 @@ FREE = (
     *("dropout", "attention_dropout", "drop_path", "drop_token", "keep_aspect"),
 )
 SHAPE = tuple(field.name for field in fields(ViTConfig) if field.name not in FREE)
+
+
+@dataclass(frozen=True)
+class LearnedStem:
+    """Convolutions that have learned to see, with no blocks on top, and how they want their pixels."""
+
+    stem: LiteStem
+    image: tuple[int, int]
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+
+    def config(self, own: ViTConfig) -> ViTConfig:
+        """Of a model of one's own on top of it."""
+        pixels = {"image": self.image, "mean": self.mean, "std": self.std}
+        return replace(own, stem=self.stem.kind, patch=(SIDE, SIDE), channels=3, **pixels)
 
 
 def adopt_config(own: ViTConfig, source: ViTConfig) -> ViTConfig:
@@ -35,12 +54,15 @@ def adopt_config(own: ViTConfig, source: ViTConfig) -> ViTConfig:
 
 
 @torch.no_grad()
-def start_from(model: ViT, source: ViT) -> None:
+def start_from(model: ViT, source: ViT | LearnedStem) -> None:
     """Copy what the source has learned into the model, all but its head; positions are interpolated to another grid.
 
     A class token that the model doesn't pool becomes its first register, if it has one for it; registers are copied if
     there are as many.
     """
+    if isinstance(source, LearnedStem):
+        model.embed.body.load_state_dict(source.stem.state_dict())
+        return
     check_alike(model.config, source.config)
     for part in ("embed", "token_norm", "blocks", "norm"):
         getattr(model, part).load_state_dict(getattr(source, part).state_dict())

@@ -2,7 +2,7 @@
 
 import math
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import torch
 from einops import einsum
@@ -13,6 +13,7 @@ from pellucid.config import brief
 from pellucid.layers import ClassToken, EncoderBlock, LearnedGrid, PatchEmbed, RegisterTokens, RotaryGrid
 from pellucid.layers.embed import Stem
 from pellucid.layers.feedforward import Activation
+from pellucid.layers.lite import LiteKind
 from pellucid.layers.norm import NormKind, make_norm
 from pellucid.models.init import initialise
 from pellucid.models.pretrained import Pretrained
@@ -64,7 +65,8 @@ class ViTConfig:
     hidden: int | None = None
     """Width of the feed-forward layer; 4·width unless given."""
     stem: Stem = "linear"
-    """How patches become tokens: one linear map, halving convolutions, or twice as many of those."""
+    """How patches become tokens: one linear map, halving convolutions, twice as many of those (deep), or those of
+    EfficientNet-Lite (lite0, lite1, lite2), for patches of 32 pixels and with weights to begin with."""
     pooling: Pooling = "class"
     """What is read: the class token, the mean of the patches, their mean with learned weights (sequence), or every
     token as it is, with no answer (none)."""
@@ -126,6 +128,8 @@ class ViTConfig:
             raise ValueError(f"pooling is {self.pooling!r}; expected 'class', 'mean', 'sequence' or 'none'")
         if self.positions not in ("learned", "sinusoidal", "rotary", "none"):
             raise ValueError(f"positions is {self.positions!r}; expected 'learned', 'sinusoidal', 'rotary' or 'none'")
+        if self.keep_aspect and self.stem in get_args(LiteKind):
+            raise ValueError(f"keep_aspect is for stems that see no padding; stem is {self.stem!r}")
         if self.keep_aspect and self.pooling == "none":
             raise ValueError("keep_aspect is for models that give one answer for a picture; pooling is 'none'")
         if self.positions == "sinusoidal" and self.width % 4:

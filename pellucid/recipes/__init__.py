@@ -20,6 +20,7 @@ RECIPES: dict[str, Callable[[], AnyRun]] = {
         captioner.captioner_scenes,
         captioner.captioner_scenes_full,
         captioner.captioner_flickr8k,
+        captioner.captioner_lite,
         translator.translator_multi30k,
         translator.translator_small,
     )

