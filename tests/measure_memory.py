@@ -41,9 +41,8 @@ LARGEST = -3  # mallopt's M_MMAP_THRESHOLD
 
 def main():
     device, precision = sys.argv[1:] or ("cpu", "float32")
-    if (
-        sys.platform == "linux"
-    ):  # what is freed goes back at once: resident is what is held, not what malloc keeps for later
+    if sys.platform == "linux":
+        # What is freed goes back at once: resident is what is held, and not what malloc keeps for later.
         ctypes.CDLL("libc.so.6").mallopt(LARGEST, 2**20)
     torch.manual_seed(0)
     dtype = getattr(torch, precision)
