@@ -118,7 +118,7 @@ def measure(trial: Trial) -> dict[str, Any]:
     module = pellucid.load("vit-cifar10").model if run.start else result.model.model
     prepare(module, run)
     moved, parameters = count_trained(module)
-    row = {"way": trial.name, "images": trial.images, "seed": trial.seed, "top1": report.top1}
+    row = told(trial) | {"top1": report.top1}
     return row | {"trained": moved / parameters, "training": result.seconds}
 
 
@@ -126,7 +126,7 @@ def carry_out(trials: Sequence[Trial], pool: ProcessPoolExecutor, path: Path | N
     """A row for each trial, in their order: those of the file, and the others, which are added to it as they end."""
     lines = path.read_text(encoding="utf-8").splitlines() if path and path.is_file() else []
     done = {key(row): row for row in map(json.loads, lines)}
-    left = [trial for trial in trials if key(vars(trial) | {"way": trial.name}) not in done]
+    left = [trial for trial in trials if key(told(trial)) not in done]
     for future in as_completed([pool.submit(measure, trial) for trial in left]):
         row = future.result()
         done[key(row)] = row
@@ -134,11 +134,17 @@ def carry_out(trials: Sequence[Trial], pool: ProcessPoolExecutor, path: Path | N
         if path:
             with path.open("a", encoding="utf-8") as file:
                 print(json.dumps(row), file=file)
-    return [done[key(vars(trial) | {"way": trial.name})] for trial in trials]
+    return [done[key(told(trial))] for trial in trials]
+
+
+def told(trial: Trial) -> dict[str, Any]:
+    """What tells a training from the others that one file may hold."""
+    row = {"way": trial.name, "images": trial.images, "seed": trial.seed}
+    return row | {"changes": " ".join(trial.changes), "evaluated": len(trial.evaluated)}
 
 
 def key(row: dict[str, Any]) -> tuple[Any, ...]:
-    return tuple(row[name] for name in ("way", "images", "seed"))
+    return tuple(row[name] for name in ("way", "images", "seed", "changes", "evaluated"))
 
 
 def settle(cores: int, numbers: Any) -> None:

@@ -8,7 +8,7 @@
 A step is timed alone on its device. Trials hold 5,000 training images out, and never look at the test images. Twice the
 epochs are taken to be worth 2.4 points: `worth` is what a trial would have in the time of the first, so that what is
 slower and better can be compared with what is faster and worse. With --rows a trial that is done is written down at
-once and isn't made again, so that several processes can share the work of one file.
+once and isn't made again: what was cut off goes on, and several processes, each with other names, share one file.
 """
 
 import argparse
@@ -122,22 +122,24 @@ def steps(base: ClassifierRun, names: list[str], count: int) -> None:
 
 def trials(base: ClassifierRun, names: list[str], epochs: float, path: Path | None) -> None:
     lines = path.read_text(encoding="utf-8").splitlines() if path and path.is_file() else []
-    done = {row["what"]: row for row in map(json.loads, lines)}
+    done = {(row["what"], row["epochs"], row["seed"]): row for row in map(json.loads, lines)}
+    asked = []
     for name in names:
-        if name in done:
-            continue
-        torch._dynamo.reset()
         parts, _, own = name.partition("@")
         length = float(own or epochs)
+        asked.append(key := (name, length, base.seed))
+        if key in done:
+            continue
+        torch._dynamo.reset()
         run = replace(changed(base, parts), duration=f"{length:g} epochs", checkpoint_every="0 steps")
         result = pellucid.train(run, progress=False)
         row = {"what": name, "epochs": length, "seed": base.seed, "held out": result.figures["top1"]}
-        done[name] = row | {"training": result.seconds}
-        print(done[name], flush=True)
+        done[key] = row | {"training": result.seconds}
+        print(done[key], flush=True)
         if path:
             with path.open("a", encoding="utf-8") as file:
-                print(json.dumps(done[name]), file=file)
-    rows = list(done.values())
+                print(json.dumps(done[key]), file=file)
+    rows = [done[key] for key in asked]
     for row in rows:
         row["worth"] = row["held out"] - DOUBLING * math.log2(row["training"] / rows[0]["training"])
     share = Column("share", 2)

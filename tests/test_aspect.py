@@ -26,6 +26,7 @@ from pellucid.ops.aspect import canvas_grid, find_patches, fit_grid
 from pellucid.ops.positions import interpolate, resampling
 from pellucid.ready import ReadyClassifier, load
 from pellucid.runs import ClassifierRun, Optim
+from pellucid.serve import confusion
 from pellucid.training import Observer, train
 from pellucid.watching import watch
 
@@ -232,6 +233,21 @@ def test_more_patches_than_the_model_has_places_for_are_a_sentence():
     model = small()
     with pytest.raises(ValueError, match="a picture has 36 patches; expected up to 16"):
         model(torch.ones(1, 4, 24, 24, dtype=torch.float64))
+
+
+@pytest.mark.parametrize("positions", ["learned", "rotary", "sinusoidal"])
+def test_a_picture_longer_than_its_canvas_is_a_sentence(positions):
+    model = small(positions=positions)
+    with pytest.raises(ValueError, match="a picture has 10 rows or 1 columns of patches; expected up to 5 × 5"):
+        model(torch.ones(1, 4, 40, 4, dtype=torch.float64))
+
+
+@every_option
+def test_no_pictures_have_no_answers(options):
+    model = small(**options)
+    height, width = area_of(model).canvas
+    none = torch.zeros(0, model.config.channels + 1, height, width, dtype=torch.float64)
+    assert model(none).shape == (0, 5)
 
 
 def test_a_model_that_keeps_no_ratio_takes_no_canvas():
@@ -512,6 +528,18 @@ def test_a_dataset_of_ones_own_keeps_its_ratios():
         (3, 40, 80),
         (3, 80, 40),
     }
+
+
+@pytest.mark.parametrize("where", ["data", "model"])
+def test_the_page_draws_the_confusion_of_what_the_model_saw(shapes, tmp_path, monkeypatch, where):
+    run = shapes_run(shapes, duration="2 steps", batch=16)
+    keeps = {"data.keep_aspect": where == "data", "model.keep_aspect": where == "model"}
+    train(override(run, keeps), out=tmp_path / "run", progress=False)
+    shown = []
+    plain = confusion.load_images
+    monkeypatch.setattr(confusion, "load_images", lambda *how: shown.append(plain(*how)) or shown[-1])
+    assert confusion.draw_confusion(tmp_path / "run", 20).images == 20
+    assert shown[0].train.area == Area((64, 64), (8, 8))
 
 
 @pytest.mark.parametrize("zoom_into", ["image", "original"])

@@ -30,7 +30,7 @@ from pellucid.data import (
     statistics,
 )
 from pellucid.data import listings as listings_module
-from pellucid.data.images import probe
+from pellucid.data.images import bring_to_size, probe
 from pellucid.data.inspection import recognise
 from pellucid.data.lazy import ImageFile
 from pellucid.data.opener import SUFFIXES
@@ -859,3 +859,11 @@ def test_a_path_is_taken_for_what_it_holds(tmp_path):
     assert inspect_images(tmp_path / "shards").counts["train"] == (1, 1)
     with pytest.raises(ValueError, match="doesn't exist"):
         inspect_images(tmp_path / "nowhere")
+
+
+@pytest.mark.parametrize("layout", ["as decoded", "channels first"])
+def test_a_picture_is_brought_to_one_pixel(layout):
+    picture = torch.full((3, 50, 40), 200, dtype=torch.uint8)
+    if layout == "as decoded":
+        picture = picture.permute(1, 2, 0).contiguous().permute(2, 0, 1)
+    assert bring_to_size(picture, (1, 1), "stretch").flatten().tolist() == [200, 200, 200]

@@ -304,6 +304,26 @@ def test_contexts_that_are_done_leave_and_nothing_else_changes(kind, decode, mon
     assert fell
 
 
+def test_who_watches_a_search_sees_every_context_to_its_end():
+    """Those that are done stay: a record that is stitched holds them all."""
+    fewest = 12
+    for seed in range(6):
+        model, context = talker("sinusoidal", seed=seed), contexts(12)
+        with torch.no_grad(), watch(model) as seen:
+            greedy(model, context, **HOW)
+        sizes = {len(record.q) for record in seen.values()}
+        assert sizes == {12}
+        assert {len(record.q) for record in seen.stitch().values()} == {12}
+        shapes = []
+        plain = model.decode
+        model.decode = lambda tokens, context, plain=plain, shapes=shapes, **how: (
+            shapes.append(len(context)) or plain(tokens, context, **how)
+        )
+        greedy(model, context, **HOW)
+        fewest = min(fewest, *shapes)
+    assert fewest < 12, "unwatched they leave"
+
+
 @pytest.mark.parametrize("kind", KINDS)
 @torch.no_grad()
 def test_steps_over_all_places_equal_steps_over_those_written(kind):

@@ -190,6 +190,19 @@ def test_other_names_of_classes_need_a_word(trained, tmp_path, capsys):
         assert why.replace("it knows", "") in run(capsys, *words, "--classes", names, code=2).err
 
 
+def test_a_split_of_which_nothing_can_be_read_is_no_answer(tmp_path):
+    """However many of the others can."""
+    write_pictures(tmp_path / "ext" / "train", count=40)
+    write_pictures(tmp_path / "ext" / "test", count=1)
+    model = pellucid.load("vit-cifar10")
+    how = {"split": "test", "tolerated": 0.1}
+    assert model.evaluate(f"folder:{tmp_path / 'ext'}", **how).figures["images"] == 2
+    for path in (tmp_path / "ext" / "test").rglob("*.png"):
+        path.write_bytes(b"nothing")
+    with pytest.raises(ValueError, match="none of the 2 test images can be read; the first: "):
+        model.evaluate(f"folder:{tmp_path / 'ext'}", **how)
+
+
 def test_how_many_images_may_be_unreadable_can_be_said(tmp_path, capsys, caplog):
     write_pictures(tmp_path / "ext", count=40)
     for i in range(2):

@@ -1,5 +1,6 @@
 """Pictures on their way into batches: processes beside threads, and what benchmarks/feeding.py measures of both."""
 
+import errno
 import sys
 import threading
 import time
@@ -10,6 +11,7 @@ import pytest
 import torch
 from PIL import Image
 
+from pellucid.data import decoding
 from pellucid.data.lazy import ImageFile, LazyImageSet
 
 
@@ -29,6 +31,27 @@ def read(items, **how):
         return images.read_whole(torch.arange(len(items)))
     finally:
         images.close()
+
+
+def test_a_process_that_couldnt_be_started_is_asked_for_again(monkeypatch):
+    plain, tries = decoding._Process.__init__, []
+
+    def start(self):
+        tries.append(1)
+        if len(tries) == 1:
+            raise OSError(errno.EAGAIN, "Resource temporarily unavailable")
+        plain(self)
+
+    monkeypatch.setattr(decoding._Process, "__init__", start)
+    decoders, out = decoding.Decoders(processes=2), torch.empty(64, 3, 8, 8, dtype=torch.uint8)
+    try:
+        items = [ThreadsHere(str(i)) for i in range(64)]
+        failures = [future.exception() for future in decoders.begin(out, items, [None] * 64, (8, 8), 3)]
+        assert [str(each) for each in failures if each is not None] == ["[Errno 11] Resource temporarily unavailable"]
+        assert not [future for future in decoders.begin(out, items, [None] * 64, (8, 8), 3) if future.exception()]
+        assert (out == 1).all()
+    finally:
+        decoders.close()
 
 
 def test_processes_give_what_threads_give(tmp_path):

@@ -3,6 +3,8 @@
 import pytest
 import torch
 import torch.nn.functional as F
+from torch._subclasses import FakeTensorMode
+from torch.utils.flop_counter import FlopCounterMode
 
 from pellucid.layers.linear import Linear
 from pellucid.ops import linear as room
@@ -37,6 +39,43 @@ def test_it_is_the_product_of_pytorch(calls):
     with torch.inference_mode():
         torch.testing.assert_close(linear(X, WEIGHT, BIAS), F.linear(X, WEIGHT, BIAS), atol=1e-4, rtol=1e-5)
     assert len(calls) == 7
+
+
+@needs_onednn
+@pytest.mark.parametrize("stride", [0, 2, 3])
+def test_a_bias_lies_in_memory_as_it_likes(calls, stride):
+    """oneDNN reads it as so many numbers in a row."""
+    bias = torch.randn(1 + 512 * max(1, stride)).as_strided((512,), (stride,))
+    for x in (X, X[:8].repeat(8, 1, 1)):
+        torch.testing.assert_close(linear(x, WEIGHT, bias), F.linear(x, WEIGHT, bias), atol=1e-4, rtol=1e-5)
+    assert calls
+
+
+@needs_onednn
+def test_one_row_needs_no_axis_of_rows(calls):
+    x, weight = torch.randn(4096), torch.randn(2048, 4096)
+    torch.testing.assert_close(linear(x, weight), F.linear(x, weight), atol=1e-3, rtol=1e-4)
+    assert calls
+
+
+@needs_onednn
+def test_who_counts_or_batches_what_is_called_gets_pytorchs(calls):
+    with FlopCounterMode(display=False) as flops:
+        linear(X, WEIGHT, BIAS)
+    assert flops.get_total_flops() == 2 * X.numel() * len(WEIGHT)
+    with FakeTensorMode() as fakes:
+        assert linear(fakes.from_tensor(X), fakes.from_tensor(WEIGHT)).shape == (16, 33, 512)
+    with torch.inference_mode():
+        each = torch.vmap(lambda x: linear(x, WEIGHT, BIAS))(X[:, None].expand(-1, 8, -1, -1))
+    torch.testing.assert_close(each[3, 5], F.linear(X[3], WEIGHT, BIAS), atol=1e-4, rtol=1e-5)
+    assert not calls
+    x = X.clone().requires_grad_()
+    many = torch.stack([torch.ones(16, 33, 512), torch.randn(16, 33, 512)])
+    ours, theirs = (
+        torch.autograd.grad(product(x, WEIGHT), x, many, is_grads_batched=True)[0] for product in (linear, F.linear)
+    )
+    torch.testing.assert_close(ours, theirs, atol=1e-3, rtol=1e-4)
+    assert calls
 
 
 @needs_onednn

@@ -229,6 +229,37 @@ def test_windows_are_laid_out_over_the_picture(transformers, side):
         look.figure()
 
 
+@pytest.mark.parametrize(
+    ("kind", "size"),
+    [
+        ("swin_transformer.SwinTransformer", (64, 64)),
+        ("swin_transformer.SwinTransformer", (48, 64)),
+        ("swin_transformer_v2.SwinTransformerV2", (64, 64)),
+    ],
+)
+@torch.no_grad()
+def test_behind_a_merging_each_token_stands_where_it_came_in(timm, kind, size):
+    """Windows of an even side, which share their halves with the merging of patches; with and without padding."""
+    how = {"patch_size": 4, "window_size": 4, "embed_dim": 8, "depths": (2, 2), "num_heads": (1, 2), "num_classes": 5}
+    module, name = kind.split(".")
+    model = getattr(importlib.import_module(f"timm.models.{module}"), name)(img_size=size, **how)
+    model, inputs = shaken(model), {}
+    for i, j in itertools.product(range(2), repeat=2):
+        model.layers[i].blocks[j].register_forward_pre_hook(lambda m, a, i=i, j=j: inputs.__setitem__((i, j), a[0]))
+    trace = pellucid.look(model, given=torch.rand(1, 3, *size), methods=()).trace
+    halves = tuple(side // 4 for side in size), tuple(side // 8 for side in size)
+    assert [stream.grid for stream in trace.streams] == list(halves)
+    assert (len(trace.layers), trace.missed) == (4, ())
+    for (i, j), layer in zip(itertools.product(range(2), repeat=2), trace.layers, strict=True):
+        block, tokens = model.layers[i].blocks[j], inputs[i, j]
+        tokens = block.norm1(tokens) if name == "SwinTransformer" else tokens  # the second one normalises afterwards
+        attention, width = block.attn, tokens.shape[-1]
+        bias = attention.qkv.bias[:width] if name == "SwinTransformer" else attention.q_bias
+        q = (tokens.flatten(0, 2) @ attention.qkv.weight[:width].T + bias).unflatten(-1, (len(layer.q), -1))
+        alike = torch.cosine_similarity(layer.q, q.transpose(0, 1), dim=-1)
+        assert_close(alike, torch.ones_like(alike), rtol=0, atol=1e-4)
+
+
 def test_the_first_stage_of_a_swin_as_it_is_published_is_held(timm):
     """56 × 56 tokens in windows of 7: a map of ten million weights, of which the file has what the windows have."""
     model = shaken(timm.create_model("swin_tiny_patch4_window7_224", embed_dim=12, depths=(2, 1, 1, 1)))

@@ -236,6 +236,30 @@ def test_what_stands_outside_of_a_window_is_told(served, traces):
     assert_close(torch.tensor(told["without"]).double(), kept / (1 - row[query]), rtol=0, atol=1e-9)
 
 
+def test_what_a_sink_takes_is_said_where_there_is_one(served):
+    """The first word of a causal line, whose only key is deleted, gives nothing to anybody."""
+    said = served("text").evaluate(
+        """async () => {
+          const { parse } = await import("./viewer/bundle.js");
+          const { beginning, withEdit } = await import("./viewer/state.js");
+          const { look } = await import("./viewer/look.js");
+          const { spoken } = await import("./viewer/numbers.js");
+          const found = {};
+          for (const name of ["grouped", "sinks", "windows"]) {
+            const trace = parse(await (await fetch(`${name}.pellucid`)).arrayBuffer());
+            let state = { ...beginning([trace]), token: 0, head: 2 };
+            const before = spoken({ trace, state, look: look(trace, state) });
+            state = { ...state, ...withEdit(state, 0, { deleted: true }), token: 0 };
+            found[name] = [before, spoken({ trace, state, look: look(trace, state) })];
+          }
+          return found;
+        }"""
+    )
+    assert not [each for each in said["grouped"] if "on the sink" in each]
+    assert all("on the sink" in each for each in said["sinks"])
+    assert not [each for each in said["windows"] if "on the sink" in each]
+
+
 def test_a_line_of_text(served, traces, tmp_path):
     view = served("text#layer=2&head=1")
     row = formula(traces["text"].layers[2])[1]

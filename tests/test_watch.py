@@ -1,7 +1,11 @@
 """watch: every attention seen, nothing changed, everything put back."""
 
+import copy
+import gc
 import math
+import pickle
 import threading
+import weakref
 from dataclasses import replace
 
 import pytest
@@ -246,6 +250,46 @@ def test_records_are_the_same_whenever_and_wherever_they_are_asked_for(mode):
     assert seen.check() < 1e-6
     with pytest.raises(AssertionError):
         assert_close(seen["0"].q, seen["0#2"].q)
+
+
+def test_what_nobody_keeps_is_gone_at_once():
+    """No cycle holds it: neither what was seen, nor a query; and of what an attention was given nothing but records."""
+    block, inputs, queries = EncoderBlock(16, 2, norm="pre").eval(), [], []
+    block.attention.register_forward_pre_hook(lambda module, args: inputs.append(weakref.ref(args[0])))
+    block.attention.q.register_forward_hook(lambda module, args, out: queries.append(weakref.ref(out)))
+    gc.disable()
+    try:
+        with torch.no_grad(), watch(block) as seen:
+            block(torch.randn(1, 5, 16))
+        assert [each() for each in inputs] == [None]
+        assert len(seen) == 1
+        held = weakref.ref(seen), weakref.ref(seen["attention"])
+        del seen
+        assert [each() for each in held] == [None, None]
+    finally:
+        gc.enable()
+
+
+@pytest.mark.parametrize(
+    "copied", [copy.deepcopy, lambda seen: pickle.loads(pickle.dumps(seen))], ids=["copy", "pickle"]
+)
+@pytest.mark.parametrize("asked", [False, True])
+def test_what_was_seen_can_be_copied(copied, asked):
+    """A copy is as good as the original: it checks itself, and what was written over is no better for it."""
+    model = nn.Sequential(EncoderBlock(16, 2, norm="pre"), EncoderBlock(16, 2, norm="pre")).eval()
+    with torch.no_grad(), watch(model) as seen:
+        model(torch.randn(1, 5, 16))
+    if asked:
+        seen.check()
+    other = copied(seen)
+    assert list(other) == list(seen) == ["0.attention", "1.attention"]
+    assert other.check() < 1e-5
+    assert_close(other["0.attention"].row(0), seen["0.attention"].row(0), rtol=0, atol=0)
+    seen["0.attention"].k.add_(1.0)
+    seen["0.attention"].output.mul_(2.0)
+    for spoilt in (seen, copied(seen)):
+        with pytest.raises(ValueError, match="changed in place after it was recorded"):
+            spoilt["0.attention"].row(0)
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])

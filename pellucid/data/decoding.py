@@ -100,10 +100,10 @@ class Decoders:
     def _take_process(self) -> "_Process":
         """The one that a thread asks from now on: each is begun by the first of its threads."""
         with self.starting:
-            number = next(self.taken) % self.processes
-            if number == len(self.started):
+            if len(self.started) < self.processes:
                 self.started.append(_Process())
-            return self.started[number]
+                return self.started[-1]
+            return self.started[next(self.taken) % self.processes]
 
 
 def _end(pool: ThreadPoolExecutor, started: list["_Process"]) -> None:

@@ -207,7 +207,10 @@ def bring_to_size(
         picture = picture[:, top : top + height, left : left + width]
     if size is None or size == picture.shape[1:]:  # NumPy's copy: PyTorch's would start threads in each of ours
         return torch.from_numpy(np.ascontiguousarray(picture.numpy()))
-    return F.interpolate(picture[None], size, mode="bicubic", antialias=True)[0].contiguous()
+    image = picture[None]
+    if size == (1, 1):  # PyTorch 2.13 fails there unless the channels come last
+        image = image.contiguous(memory_format=torch.channels_last)
+    return F.interpolate(image, size, mode="bicubic", antialias=True)[0].contiguous()
 
 
 def _place(height: int, width: int, size: Goal, fit: Fit, view: View | None) -> tuple[tuple[int, int, int, int], Size]:

@@ -122,6 +122,10 @@ def gather(
                 items, listing.numbers(labels), listing.classes, goal, channels,
                 strict=strict, tolerated=tolerated, processes=how.processes,
             )  # fmt: skip
+    for split, part in parts.items():
+        if splits[split] and not len(part) and unreadable.tolerated < 1:
+            first = next(iter(unreadable.reasons.values()))
+            raise ValueError(f"none of the {len(splits[split])} {split} images can be read; the first: {first}")
     unreadable.check(len(listing))  # of all, so that what was trained on can be evaluated, split by split
     return parts
 

@@ -195,6 +195,7 @@ def run_search(kind: type[Search], model: Decodable, *inputs: Tensor, **options:
         return _captured(kind, model, inputs, options).run(inputs).result()
     with torch.inference_mode():  # a twentieth of a small model's time goes into what it leaves out
         search = kind(model, *inputs, **options)
+        leaving = not has_observers()  # whose records are of one batch, from the first step to the last
         search.begin()
         places, found = torch.arange(len(inputs[0])), []
         for _ in range(search.length):
@@ -204,7 +205,7 @@ def run_search(kind: type[Search], model: Decodable, *inputs: Tensor, **options:
             done = search.done()
             if bool(done.all()):
                 break
-            if LEAVE * int(done.sum()) >= len(done):
+            if leaving and LEAVE * int(done.sum()) >= len(done):
                 found.append((places[done.cpu()], search.result().of(done)))
                 search.narrow(~done)
                 places = places[~done.cpu()]

@@ -9,6 +9,7 @@ from pellucid.layers.linear import Linear
 from pellucid.layers.norm import RMSNorm
 from pellucid.ops import attend
 from pellucid.ops.linear import linear
+from pellucid.ops.masks import is_for_all
 from pellucid.ops.positions import Turns, rotary_angles, turn, turns_of
 
 
@@ -113,7 +114,7 @@ class MultiHeadAttention(nn.Module):
             raise ValueError("cache, positions and rotary belong to self-attention; leave out the key tokens")
         if positions is not None and self.rotary is None:
             raise ValueError("positions turn queries and keys; build the attention with rotary=10_000")
-        if asking is not None and (causal or cache is not None or not (mask is None or _is_for_all(mask))):
+        if asking is not None and (causal or cache is not None or not (mask is None or is_for_all(mask))):
             raise ValueError(
                 "asking is for attention without causal, cache and a mask of each query's own, which count queries "
                 "from the end"
@@ -267,11 +268,6 @@ def _check_width(linear: nn.Linear, name: str, x: Tensor) -> None:
         raise ValueError(
             f"axis d (width): {name} tokens have shape {list(x.shape)}, expected (b t d) with d = {linear.in_features}"
         )
-
-
-def _is_for_all(mask: Tensor) -> bool:
-    """Whether all queries see the same keys."""
-    return mask.ndim < 2 or mask.shape[-2] == 1
 
 
 def _turn(x: Float[Tensor, "b h t d"], turns: Turns | None) -> Float[Tensor, "b h t d"]:

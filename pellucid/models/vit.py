@@ -29,7 +29,7 @@ from pellucid.models.sizes import (
     check_sizes,
     outline,
 )
-from pellucid.ops.aspect import Patches, find_patches, pick_places
+from pellucid.ops.aspect import Patches, canvas_grid, find_patches, pick_places
 from pellucid.ops.positions import Turns, sinusoidal_2d
 
 Pooling = Literal["class", "mean", "sequence", "none"]
@@ -301,8 +301,16 @@ class ViT(nn.Module, Pretrained[ViTConfig], config_class=ViTConfig):
 
     def _find_patches(self, there: Float[Tensor, "b y x"]) -> Patches:
         patches = find_patches(there, self.embed.patch, math.prod(self.embed.grid(*self.config.image)))
-        if there.device.type == "cpu" and not torch.compiler.is_compiling():  # elsewhere, to look is to wait
+        if (
+            len(there) and there.device.type == "cpu" and not torch.compiler.is_compiling()
+        ):  # elsewhere, to look is to wait
             most, largest = patches.there.shape[1], int((patches.rows * patches.columns).max())
+            rows, columns = int(patches.rows.max()), int(patches.columns.max())
+            tallest, widest = canvas_grid(self.embed.grid(*self.config.image))
+            if rows > tallest or columns > widest:
+                raise ValueError(
+                    f"a picture has {rows} rows or {columns} columns of patches; expected up to {tallest} × {widest}"
+                )
             if largest > most:
                 raise ValueError(
                     f"a picture has {largest:,} patches; expected up to {most:,}, as many as {self.config.image}"

@@ -156,9 +156,8 @@ def _is_padded(q: Tensor, v: Tensor, mask: Tensor | None, dropout: float) -> boo
     """
     if mask is None or not q.is_cuda or dropout > 0.0 or mask.dtype != torch.bool:
         return False
-    is_alike = mask.ndim < 2 or mask.shape[-2] == 1
     half = q.dtype in (torch.bfloat16, torch.float16)
-    return is_alike and half and q.shape[2] >= MANY_QUERIES and v.shape[-1] <= tiled.WIDEST_HEAD
+    return masks.is_for_all(mask) and half and q.shape[2] >= MANY_QUERIES and v.shape[-1] <= tiled.WIDEST_HEAD
 
 
 def _are_few(q: Tensor, k: Tensor, v: Tensor) -> bool:

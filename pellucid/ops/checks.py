@@ -7,6 +7,11 @@ import math
 
 import torch
 from torch import Tensor
+from torch._C._functorch import (  # pyright: ignore[reportMissingImports]
+    is_functorch_wrapped_tensor,
+    is_legacy_batchedtensor,
+)
+from torch.nn import Parameter
 
 from pellucid.ops.rules import Rule
 
@@ -101,3 +106,12 @@ def _same_kind(name: str, tensor: Tensor, q: Tensor) -> None:
         raise ValueError(f"{name} is on {tensor.device}, expected {q.device} as q")
     if tensor.dtype != q.dtype and not torch.is_autocast_enabled(q.device.type):
         raise ValueError(f"{name} is {tensor.dtype}, expected {q.dtype} as q")
+
+
+def stands_for_others(x: Tensor) -> bool:
+    """Whether it isn't what its numbers are: under vmap or another transform, without data, or of somebody's own kind.
+
+    >>> stands_for_others(torch.zeros(2)), torch.vmap(lambda x: torch.tensor(stands_for_others(x)))(torch.zeros(2))[0]
+    (False, tensor(True))
+    """
+    return type(x) not in (Tensor, Parameter) or is_functorch_wrapped_tensor(x) or is_legacy_batchedtensor(x)

@@ -12,8 +12,10 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 from torch.overrides import handle_torch_function, has_torch_function
+from torch.utils._python_dispatch import is_in_torch_dispatch_mode
 
 from pellucid.devices import cpu_family
+from pellucid.ops.checks import stands_for_others
 
 MANY = 1 << 23  # multiplications below which the way into oneDNN takes longer than it saves
 PART = 1 << 20  # numbers of a result that are brought back at once: larger pieces come page by page from the system
@@ -39,19 +41,22 @@ def linear(
         return handle_torch_function(linear, (x, weight), x, weight, bias)
     rows = x.reshape(-1, x.shape[-1])
     product = _product if torch.is_inference_mode_enabled() else _Product.apply  # 15 µs less, where nobody derives
-    return product(rows, weight, bias).unflatten(0, x.shape[:-1])
+    return product(rows, weight, bias).view(*x.shape[:-1], len(weight))
 
 
 def _suits(x: Tensor, weight: Tensor) -> bool:
-    """Whether it is long enough, of the one type that oneDNN is asked for, and nobody writes down what is called."""
+    """Whether it is long enough, of the one type that oneDNN is asked for, and nobody else looks at what is called."""
     long = x.device.type == "cpu" and x.numel() * weight.shape[0] >= MANY and x.shape[-1] == weight.shape[1]
     if not long or not x.dtype == weight.dtype == torch.float32 or torch.is_autocast_enabled("cpu"):
         return False
-    return not (torch.compiler.is_compiling() or torch.jit.is_tracing())  # pyright: ignore[reportPrivateImportUsage]
+    if torch.compiler.is_compiling() or torch.jit.is_tracing():  # pyright: ignore[reportPrivateImportUsage]
+        return False
+    return not (is_in_torch_dispatch_mode() or stands_for_others(x) or stands_for_others(weight))
 
 
 def _product(x: Float[Tensor, "n i"], weight: Float[Tensor, "o i"], bias: Tensor | None) -> Float[Tensor, "n o"]:
     n, o = len(x), len(weight)
+    bias = None if bias is None else bias.contiguous()  # oneDNN reads it without its stride
     if n * o <= PART:
         return F.linear(x.to_mkldnn(), weight, bias).to_dense()
     out = x.new_empty(n, o)
@@ -76,7 +81,7 @@ class _Product(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *given: Tensor) -> tuple[Tensor | None, ...]:
         (x, weight, _), (of_out,), asked = ctx.saved_tensors, given, ctx.needs_input_grad
-        if torch.is_grad_enabled():
+        if torch.is_grad_enabled() or stands_for_others(of_out):
             of_x, of_weight, of_bias = asked
             gradients = (of_out @ weight if of_x else None, of_out.T @ x if of_weight else None)
             return *gradients, of_out.sum(0) if of_bias else None
@@ -93,7 +98,3 @@ class _Product(torch.autograd.Function):
             of_bias,
         )
         return sum(part for part in parts if part is not None)  # pyright: ignore[reportReturnType]
-
-    @staticmethod
-    def vmap(info: Any, in_dims: tuple[int | None, ...], *inputs: Any) -> tuple[Tensor, int]:
-        return torch.vmap(F.linear, in_dims, randomness=info.randomness)(*inputs), 0

@@ -104,6 +104,15 @@ def additive(
     return torch.zeros(mask.shape, dtype=dtype, device=mask.device).masked_fill(~mask, value)
 
 
+def is_for_all(mask: Tensor) -> bool:
+    """Whether all queries see the same keys, as with padding.
+
+    >>> is_for_all(padding(torch.tensor([2, 3]))), is_for_all(causal(3))
+    (True, False)
+    """
+    return mask.ndim < 2 or mask.shape[-2] == 1
+
+
 @overload
 def combine(first: Tensor, *others: Tensor | None) -> Tensor: ...
 @overload

@@ -12,11 +12,9 @@ from typing import Any, Literal
 import torch
 from jaxtyping import Float
 from torch import Tensor
-from torch._C._functorch import is_functorch_wrapped_tensor  # pyright: ignore[reportMissingImports]
-from torch.nn import Parameter
 
 from pellucid.kernels.totals import Totals
-from pellucid.ops.checks import is_learned
+from pellucid.ops.checks import is_learned, stands_for_others
 from pellucid.ops.rules import Rule
 
 Summing = Literal["auto", "blocks", "triton"]
@@ -47,7 +45,7 @@ def _why_not(q: Tensor, k: Tensor, mask: Tensor | Rule | None, beta: float, othe
         return f"needs tensors on CUDA, these are on {q.device}"
     if not HAS_TRITON:
         return "needs Triton, which isn't installed"
-    if any(type(x) not in (Tensor, Parameter) or is_functorch_wrapped_tensor(x) for x in (q, k, *_tensors(mask))):
+    if any(map(stands_for_others, (q, k, *_tensors(mask)))):
         return "takes plain tensors alone, none that stand for others"  # as under vmap, or without data
     if q.dtype not in (torch.float32, torch.bfloat16, torch.float16):
         return f"takes float32, bfloat16 and float16, not {q.dtype}"

@@ -249,6 +249,12 @@ class ClassifierRun(PictureRun):
                 "--augment.zoom 0.3, and leave data.zoom_into at 'image'"
             )
 
+    @property
+    def data_as_seen(self) -> DataConfig:
+        """Its data as its model sees them: what keeps the ratio of its sides is cut into the model's patches."""
+        keep_aspect = self.data.keep_aspect or self.model.keep_aspect
+        return replace(self.data, keep_aspect=keep_aspect, patch=self.model.patch if keep_aspect else None)
+
 
 @dataclass(frozen=True)
 class Words:

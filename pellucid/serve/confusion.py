@@ -29,7 +29,7 @@ def draw_confusion(path: Path, most: int) -> ConfusionPicture:
         raise ValueError("a captioner has no classes to confuse")
     if not _is_at_hand(run.data):
         raise ValueError(f"the images of {run.data.name} are not on this machine; pellucid data fetch gets them")
-    images = evaluated_on(run, load_images(run.data, RunFolder(path).held_out()))
+    images = evaluated_on(run, load_images(run.data_as_seen, RunFolder(path).held_out()))
     if images is None or not len(images):
         raise ValueError(f"the run holds no images of {run.data.name} back to be evaluated on")
     chosen = torch.arange(min(most, len(images))) * len(images) // min(most, len(images))

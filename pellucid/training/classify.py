@@ -40,8 +40,7 @@ def resolve(
     data: a set of one's own, or several by split, instead of what the run names. kept: what it held out before.
     check: is told the images' size before they are decoded.
     """
-    keep_aspect = run.data.keep_aspect or run.model.keep_aspect
-    config = replace(run.data, keep_aspect=keep_aspect, patch=run.model.patch if keep_aspect else None)
+    config = run.data_as_seen
     splits = load_images(config, kept, check) if data is None else split_own(data, config)
     train = splits.train
     if len(train.classes) < 2 and train.labels.ndim == 1:
@@ -49,7 +48,7 @@ def resolve(
             f"there is one class only, {', '.join(train.classes)!r}, and nothing to tell it from; give the folder that "
             "holds a folder for each class, or a table with their names"
         )
-    if keep_aspect and train.area is None:
+    if config.keep_aspect and train.area is None:
         raise ValueError("keep_aspect is for images that are read now; these were brought to one shape before")
     channels, *size = train.shape
     if train.area is not None:  # and not of the canvas

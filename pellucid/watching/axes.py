@@ -111,7 +111,7 @@ def size_of(axis: Sequence[Atom]) -> int:
 def reshape(axes: Axes, shape: Sequence[int]) -> Axes | None:
     """The axes after a view, reshape, flatten, squeeze or unsqueeze; None if atoms would have to be mixed."""
     atoms = [atom for axis in axes for atom in axis]
-    return _deal(leaves(atoms), shape) or _deal(wholes(atoms), shape)
+    return _deal(wholes(atoms), shape) or _deal(leaves(atoms), shape)
 
 
 def _deal(atoms: Sequence[Atom], shape: Sequence[int]) -> Axes | None:

@@ -81,6 +81,15 @@ class Record:
     def __post_init__(self) -> None:
         object.__setattr__(self, "versions", self._versions())
 
+    def __getstate__(self) -> dict[str, Any]:
+        """What was written to since goes along; how often doesn't, for a copy's tensors count anew."""
+        return {**self.__dict__, "versions": self._list_written(("q", "k", "v", "mask", "output"))}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        written = dict.fromkeys(state["versions"])
+        object.__setattr__(self, "versions", {**self._versions(), **written})
+
     def weights(self, heads: Selection = None, queries: Selection = None) -> Float[Tensor, "b heads queries k"]:
         """The map, or a block of it: the chosen heads and queries against every key."""
         return summaries.weights(self.q, self.k, **self._how, heads=heads, queries=queries)

@@ -2,6 +2,7 @@
 
 import sys
 import threading
+import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -38,6 +39,7 @@ class Keeper(Protocol):
 
 HERE = str(Path(__file__).parent)
 Owner = tuple[str, nn.Module | None, tuple, dict]  # a module's name, itself, what it was called with
+Caller = tuple[str, nn.Module | None, TokenShapes | None]  # the same, and of what it was called with the shapes alone
 
 
 @dataclass(eq=False)
@@ -63,7 +65,7 @@ class Recorder:
         is_alone: bool = False,
     ):
         """is_alone: all attention comes through our seam, so that no other call is looked at."""
-        self.seen = seen
+        self.seen: Keeper = weakref.proxy(seen)  # which holds this: when it is dropped, its tensors go at once
         self.names = names
         self.gradients = gradients
         self.copy = copy
@@ -78,7 +80,7 @@ class Recorder:
         self.stacks: dict[str, BlockList] = {}  # of our own modules, one for each list that they stand in
         self.local = threading.local()  # the streams of this thread
         self.starter = threading.local()  # the module that started this thread, as its owner
-        self._deferred: deque[tuple[tuple, Owner, Versions]] = deque()
+        self._deferred: deque[tuple[tuple, Caller, Versions]] = deque()
         self._lock = threading.RLock()
 
     def follow(self) -> tuple[Follower, Streams]:
@@ -107,15 +109,15 @@ class Recorder:
         if not self.defers or self.steering or output.requires_grad or is_batchedtensor(output):
             return self.record(Call(*call))
         if owner := self.owner(sys._getframe(2)):  # who called attend
-            self._deferred.append((call, owner, read_versions(q, k, v, mask, output)))
+            self._deferred.append((call, _tell_caller(owner), read_versions(q, k, v, mask, output)))
         return None
 
     def settle(self) -> None:
         """Make the records that were put off, in the order of their calls."""
         with self._lock:
             while self._deferred:
-                call, owner, versions = self._deferred.popleft()
-                self.record(Call(*call), owner=owner, versions=versions)
+                call, caller, versions = self._deferred.popleft()
+                self.record(Call(*call), caller=caller, versions=versions)
 
     def flex(self, out: Any, *args: Any, **kwargs: Any) -> Tensor | None:
         """One call of flex attention."""
@@ -171,17 +173,19 @@ class Recorder:
         written: Written | None = None,
         origin: tuple[Tensor, Tensor, Tensor, Any] | None = None,
         owner: Owner | None = None,
+        caller: Caller | None = None,
         versions: Versions | None = None,
     ) -> Tensor | None:
-        """versions: of the tensors when the call was made, if that is over."""
+        """caller, versions: who made the call, and of which tensors, if that is over."""
         if versions is None:
             self.settle()
-        owner = owner or self.owner()
-        if owner is None:  # an attention outside the watched model
+        if caller is None:
+            owner = owner or self.owner()
+            caller = None if owner is None else _tell_caller(owner)
+        if caller is None:  # an attention outside the watched model
             return None
         self.ran = True
-        name, module, args, kwargs = owner
-        tokens = TokenShapes.among([*args, *kwargs.values()])
+        name, module, tokens = caller
         if isinstance(module, nn.TransformerEncoderLayer):  # the fast path computes it there
             name = f"{name}.self_attn".lstrip(".")
         origin = origin or _origin(call)
@@ -375,6 +379,11 @@ class HeadAxis:
         if isinstance(mask, Tensor):
             mask = self.apart(mask.expand(*call.q.shape[:-2], *mask.shape[-2:]))
         return replace(call, q=q, k=k, v=v, mask=mask, output=output)
+
+
+def _tell_caller(owner: Owner) -> Caller:
+    name, module, args, kwargs = owner
+    return name, module, TokenShapes.among([*args, *kwargs.values()])
 
 
 def _bring_to_four(call: Call) -> Call:

@@ -316,6 +316,8 @@ class Streams:
         """Which token stands at each place of each window: from the axes that were split into windows."""
         among = {*rows, *windows}
         roots = sorted({layout.whole_of(atom, among) for atom in among}, key=self._order)
+        if any(len(layout.wholes(self._moved[root].axis)) != 1 for root in roots if root in self._moved):
+            return None  # rolled or padded, and of parts that are no whole
         number, padding = torch.zeros(1, 1, dtype=torch.long), torch.zeros(1, 1, dtype=torch.bool)
         for root in roots:
             whole, here = self._coordinates(root)

@@ -10,7 +10,7 @@ the model itself is never touched. The kernel is the one that would have run any
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from typing import Literal, NoReturn
+from typing import Any, Literal, NoReturn
 
 import torch
 from torch import Tensor, nn
@@ -87,6 +87,11 @@ class Seen(Mapping[str, Record]):
         """With those that were put off until somebody asks."""
         self._settle()
         return self._made
+
+    def __getstate__(self) -> dict[str, Any]:
+        """With all records made: what makes them can't be copied."""
+        self._settle()
+        return {**self.__dict__, "_settle": _nothing}
 
     def holds(self, name: str) -> bool:
         """Whether there is a record of this name already, those that were put off left aside."""

@@ -39,11 +39,11 @@ function spreadOf(state, look) {
   const both = (f) => (before === null ? f(nats) : `${f(before)} → ${f(nats)}`);
   const of = state.method === "row" && !look.map ? look.open : look.n;
   const lost = 1 - Array.from(look.values).reduce((a, b) => a + b, 0);
-  const taker = look.layer.windows ? "on padding" : "on the sink";
+  const taker = look.open && look.layer.windows ? "on padding" : look.layer.sinks ? "on the sink" : null;
   return [
     ["entropy", both((x) => `${x.toFixed(2)} nats`)],
     ["effective keys exp(H)", both((x) => Math.exp(x).toFixed(1)) + ` of ${of}`],
-    ...(lost > LOST && !look.map ? [[taker, precise(lost)]] : []),
+    ...(taker && lost > LOST && !look.map ? [[taker, precise(lost)]] : []),
   ];
 }
 
