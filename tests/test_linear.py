@@ -68,6 +68,8 @@ def test_who_counts_or_batches_what_is_called_gets_pytorchs(calls):
     with torch.inference_mode():
         each = torch.vmap(lambda x: linear(x, WEIGHT, BIAS))(X[:, None].expand(-1, 8, -1, -1))
     torch.testing.assert_close(each[3, 5], F.linear(X[3], WEIGHT, BIAS), atol=1e-4, rtol=1e-5)
+    biases = torch.vmap(lambda bias: linear(X, WEIGHT, bias))(torch.stack([BIAS, -BIAS]))
+    torch.testing.assert_close(biases[1], F.linear(X, WEIGHT, -BIAS), atol=1e-4, rtol=1e-5)
     assert not calls
     x = X.clone().requires_grad_()
     many = torch.stack([torch.ones(16, 33, 512), torch.randn(16, 33, 512)])

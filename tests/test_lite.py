@@ -1,5 +1,6 @@
 """EfficientNet-Lite's convolutions as a stem: theirs to the last layer, frozen or not, and what is said of others."""
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from safetensors.torch import load_file, save_file
 from test_caption_training import tiny
 from torch.testing import assert_close
 
+import pellucid
 from pellucid.cli import main
 from pellucid.hub.encoders import read_encoder
 from pellucid.hub.folders import read_tensors
@@ -125,7 +127,9 @@ def test_training_leaves_the_stem_alone_and_moves_the_rest(tmp_path, capsys):
 
 def test_other_efficientnets_and_packages_that_are_not_there_get_a_sentence(timm, tmp_path, monkeypatch):
     torch.save(timm.create_model("efficientnet_b0").state_dict(), tmp_path / "b0.pth")
-    with pytest.raises(ValueError, match="an EfficientNet, and none of efficientnet-lite0, efficientnet-lite1"):
+    with pytest.raises(
+        ValueError, match="a network of convolutions, and none of efficientnet-lite0, efficientnet-lite1"
+    ):
         read_encoder(tmp_path / "b0.pth", OWN)
     weights = timm.create_model("tf_efficientnet_lite0").state_dict()
     torch.save({k: v for k, v in weights.items() if k != "bn2.running_var"}, tmp_path / "half.pth")
@@ -136,7 +140,54 @@ def test_other_efficientnets_and_packages_that_are_not_there_get_a_sentence(timm
         find_start("efficientnet-lite0", OWN)
 
 
+@pytest.mark.parametrize("recipe", ["vit_finetune", "vit_lora", "vit_probe"])
+def test_blocks_on_top_of_a_stem_learn_at_full_rate(recipe):
+    """They are new: what is meant for blocks that know something isn't theirs."""
+    run = replace(pellucid.recipe(recipe), start="efficientnet-lite0")
+    if recipe != "vit_finetune":
+        with pytest.raises(
+            ValueError, match=r"the blocks that read them are new and have to learn: leave out tune\.rank"
+        ):
+            adopt(run)
+        return
+    assert run.tune.layer_decay < 1
+    assert adopt(run)[0].tune.layer_decay == 1
+    assert adopt(run, {"tune.layer_decay"})[0].tune.layer_decay == run.tune.layer_decay
+
+
+def test_ones_own_normalisation_is_kept():
+    own = replace(OWN, mean=(0.1, 0.2, 0.3), std=(0.4, 0.5, 0.6))
+    source = find_start("efficientnet-lite0", own)
+    assert isinstance(source, LearnedStem)
+    assert source.config(own).mean == own.mean
+    assert source.config(OWN).mean == source.mean != own.mean
+
+
+def test_timms_other_lite_isnt_taken_for_this_one(timm, tmp_path, caplog):
+    """Its weights have the same names and shapes, and it pads otherwise: a folder says which it is, a file can't."""
+    for name in ("tf_efficientnet_lite0", "efficientnet_lite0"):
+        (tmp_path / name).mkdir()
+        save_file(randomly_normed(timm.create_model(name)).state_dict(), tmp_path / name / "model.safetensors")
+        (tmp_path / name / "config.json").write_text(json.dumps({"architecture": name}))
+    assert isinstance(read_encoder(tmp_path / "tf_efficientnet_lite0", OWN), LearnedStem)
+    with pytest.raises(ValueError, match="holds timm's efficientnet_lite0, which pads as PyTorch does; expected tf_"):
+        read_encoder(tmp_path / "efficientnet_lite0", OWN)
+    read_encoder(tmp_path / "efficientnet_lite0" / "model.safetensors", OWN)
+    assert "no weight tells timm's tf_efficientnet_lite0 from its efficientnet_lite0" in caplog.text
+
+
+@pytest.mark.filterwarnings("ignore:There is a performance drop")  # of PyTorch's batching of these convolutions
+@torch.no_grad()
+def test_pictures_may_be_mapped_over():
+    model = ViT(replace(OWN, stem="lite0", patch=(32, 32), image=(64, 64))).eval()
+    images = torch.randn(3, 3, 64, 64)
+    assert_close(torch.vmap(lambda x: model(x[None])[0])(images), model(images), rtol=1e-4, atol=1e-5)
+
+
 def test_what_the_stem_cant_take_is_said():
+    linear = ViT(replace(OWN, image=(64, 64), patch=(32, 32)))
+    with pytest.raises(ValueError, match="the stem doesn't fit the encoder: it is 'lite0', not 'linear'"):
+        start_from(linear, find_start("efficientnet-lite0", OWN))
     with pytest.raises(ValueError, match="tokens of 32×32 pixels of colour; got patch"):
         PatchEmbed(16, 8, stem="lite0")
     with pytest.raises(ValueError, match="1 channels"):

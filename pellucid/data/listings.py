@@ -124,7 +124,7 @@ def gather(
             )  # fmt: skip
     for split, part in parts.items():
         if splits[split] and not len(part) and unreadable.tolerated < 1:
-            first = next(iter(unreadable.reasons.values()))
+            first = next(why for item, _ in splits[split] if (why := unreadable.reasons.get(item.name)))
             raise ValueError(f"none of the {len(splits[split])} {split} images can be read; the first: {first}")
     unreadable.check(len(listing))  # of all, so that what was trained on can be evaluated, split by split
     return parts

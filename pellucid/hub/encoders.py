@@ -23,7 +23,7 @@ from pellucid.config import one_line
 from pellucid.hub.convert import Weights, read
 from pellucid.hub.describe import interpret_config, interpret_encoder, interpret_preprocessor
 from pellucid.hub.folders import find_weights, read_object, read_tensors
-from pellucid.hub.lite import is_lite, read_lite
+from pellucid.hub.lite import check_lite, is_lite, read_lite
 from pellucid.layers.torch_blocks import load_torch_weights
 from pellucid.models.pretrained import CONFIG, some_names
 from pellucid.models.starting import LearnedStem
@@ -75,7 +75,10 @@ def read_encoder(
         said |= interpret_preprocessor(read_object(beside)) if beside.is_file() else {}
     else:
         weights = read_tensors(find_weights(source))
-        said |= _interpret_folder(source)
+        if is_lite(strip(weights)):
+            check_lite(source, read_object(source / CONFIG))
+        else:
+            said |= _interpret_folder(source)
     weights = strip(weights)
     if is_lite(weights):
         return read_lite(weights, image=image, mean=said.get("mean"), std=said.get("std"))

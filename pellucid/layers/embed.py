@@ -2,7 +2,7 @@
 
 import math
 from collections import OrderedDict
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import torch
 from einops import rearrange
@@ -263,6 +263,14 @@ class RotaryGrid(nn.Module):
         meta = torch.get_default_device().type == "meta"  # a shape is all that is asked
         table = torch.empty(2, longest, head_width // 4) if meta else torch.stack(self._along(torch.arange(longest)))
         self.register_buffer("table", table, persistent=False)
+
+    def _apply(self, fn: Any, recurse: bool = True) -> "RotaryGrid":
+        """Moved or made anew, its table is computed: no file holds it, and half precision would spoil it."""
+        super()._apply(fn, recurse)
+        table = self.get_buffer("table")
+        if not table.is_meta:
+            self.table = torch.stack(self._along(torch.arange(table.shape[1], device=table.device)))
+        return self
 
     def _along(self, places: Int[Tensor, " n"]) -> Turns:
         return turns_of(rotary_angles(places, self.head_width // 2, base=self.base))

@@ -13,6 +13,8 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from pellucid.ops.checks import stands_for_others
+
 LiteKind = Literal["lite0", "lite1", "lite2"]
 SIDE = 32  # pixels of a patch
 FEATURES = 1280
@@ -80,7 +82,9 @@ class LiteStem(nn.Sequential):
         self.kind: LiteKind = kind
 
     def forward(self, input: Float[Tensor, "b 3 y x"]) -> Float[Tensor, "b d y2 x2"]:  # noqa: A002 (its name in PyTorch)
-        return super().forward(input.contiguous(memory_format=torch.channels_last))  # twice as fast, on a CPU too
+        if not stands_for_others(input):  # under vmap there is no such order
+            input = input.contiguous(memory_format=torch.channels_last)  # noqa: A001 (twice as fast, on a CPU too)
+        return super().forward(input)
 
 
 class Bottleneck(nn.Module):

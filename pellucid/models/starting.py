@@ -31,7 +31,7 @@ class LearnedStem:
 
     def config(self, own: ViTConfig) -> ViTConfig:
         """Of a model of one's own on top of it."""
-        pixels = {"image": self.image, "mean": self.mean, "std": self.std}
+        pixels = {"image": self.image, "mean": own.mean or self.mean, "std": own.std or self.std}
         return replace(own, stem=self.stem.kind, patch=(SIDE, SIDE), channels=3, **pixels)
 
 
@@ -61,6 +61,8 @@ def start_from(model: ViT, source: ViT | LearnedStem) -> None:
     there are as many.
     """
     if isinstance(source, LearnedStem):
+        if model.config.stem != source.stem.kind:
+            raise ValueError(f"the stem doesn't fit the encoder: it is {source.stem.kind!r}, not {model.config.stem!r}")
         model.embed.body.load_state_dict(source.stem.state_dict())
         return
     check_alike(model.config, source.config)

@@ -35,7 +35,7 @@ def linear(
     >>> linear(torch.ones(2, 3), torch.ones(4, 3)).tolist()
     [[3.0, 3.0, 3.0, 3.0], [3.0, 3.0, 3.0, 3.0]]
     """
-    if not (PAYS and _suits(x, weight)):
+    if not (PAYS and _suits(x, weight)) or (bias is not None and stands_for_others(bias)):
         return F.linear(x, weight, bias)
     if has_torch_function((x, weight)):  # a mode that looks at PyTorch's calls sees this one and not its insides
         return handle_torch_function(linear, (x, weight), x, weight, bias)

@@ -20,6 +20,7 @@ from pellucid.ready.translator import ReadyTranslator
 from pellucid.recipes import RECIPES
 from pellucid.runs import CaptionerRun, Run, RunFolder, TranslatorRun
 from pellucid.runs.folder import is_run
+from pellucid.runs.tuning import BODY, Tune
 from pellucid.training.fitting import Choices
 
 Source = ViT | LearnedStem | ReadyTranslator
@@ -81,6 +82,8 @@ def adopt(run: Any, choices: Choices = None) -> tuple[Any, ViT | LearnedStem]:
     usual, prefix = _usual(run), "model.encoder" if captions else "model"
     names = _name_chosen(own, usual, prefix, choices)
     source = find_start(run.start, own, **{name: getattr(own, name) for name in ("heads", "image") if name in names})
+    if isinstance(source, LearnedStem):
+        run = _let_blocks_learn(run, choices)
     theirs = source.config(own) if isinstance(source, LearnedStem) else source.config
     _check_there(run, names.intersection(SHAPE) - {"layer_scale"}, own, theirs, prefix)
     if not captions and "pooling" not in names and theirs.pooling != "none":
@@ -90,6 +93,21 @@ def adopt(run: Any, choices: Choices = None) -> tuple[Any, ViT | LearnedStem]:
         return replace(run, model=replace(run.model, encoder=config)), source
     size = theirs.image if run.data.size is None else run.data.size
     return replace(run, model=config, data=replace(run.data, size=size)), source
+
+
+def _let_blocks_learn(run: Any, choices: Choices) -> Any:
+    """The run without what is for blocks that have learned something: those on top of a stem are new."""
+    tune = run.tune
+    if tune.rank or tune.thaw or {BODY, "encoder", "blocks", "encoder.blocks"} & set(tune.freeze):
+        part = "encoder.embed.project.body" if isinstance(run, CaptionerRun) else "embed.project.body"
+        raise ValueError(
+            f"{run.start} makes tokens, and the blocks that read them are new and have to learn: leave out tune.rank, "
+            f"tune.thaw and the freezing of blocks; --tune.freeze {part} keeps what it knows"
+        )
+    usual = RECIPES[run.recipe]().tune if run.recipe in RECIPES else Tune()
+    if "tune.layer_decay" in (choices or ()) or tune.layer_decay != usual.layer_decay:
+        return run
+    return replace(run, tune=replace(tune, layer_decay=1.0))
 
 
 def adopt_translator(run: TranslatorRun, choices: Choices = None) -> tuple[TranslatorRun, ReadyTranslator]:
