@@ -39,7 +39,7 @@ def is_lite(weights: Weights) -> bool:
 
 
 def check_lite(folder: Path, config: dict[str, Any]) -> None:
-    """ValueError if a folder of timm's holds, as it says, the network whose weights look alike and that pads otherwise."""
+    """ValueError if a folder of timm's holds the network whose weights look alike, and that pads otherwise."""
     name = str(config.get("architecture", ""))
     if name.startswith("efficientnet_lite"):
         raise ValueError(f"{folder} holds timm's {name}, which pads as PyTorch does; expected tf_{name}")
