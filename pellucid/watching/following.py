@@ -85,10 +85,12 @@ class Follower:
         owner: Callable[[], tuple[str, nn.Module | None] | None],
         record: Callable[[Followed, Softmax], Tensor | None],
         spread: AxesOf,
+        leading: Callable[[Tensor, int], int],
     ):
         self.owner = owner
         self.record = record
         self.spread = spread
+        self.leading = leading
         self.taken: list[Softmax] = []
         self._known: dict[int, tuple[weakref.ref, Known, int | None]] = {}
         self._features: torch.Size | None = None  # of what a linear layer or a choice of the best put out last
@@ -100,6 +102,9 @@ class Follower:
             "_masked_softmax": self._take_masked_softmax,
             "log_softmax": self._take_logarithms,
             "cat": self._join,
+            **dict.fromkeys(("softmin", "gumbel_softmax"), self._take_other),
+            "normalize": self._take_other,
+            "exp2": self._take_other,
         }
 
     def see(self, name: str, args: tuple, kwargs: dict, out: Any) -> Tensor | None:
@@ -219,7 +224,7 @@ class Follower:
         if name in REDUCTIONS or not out.is_floating_point():
             return None
         if trail.lost:
-            return _continue_lost(trail, name) if out.ndim > 2 or name in LAYOUT else None
+            return _continue_lost(trail, name) if out.ndim != 2 or name in LAYOUT else None
         follow = STEPS.get(name)
         try:
             if follow is None:
@@ -290,6 +295,10 @@ class Follower:
         trails = [self.trail(x) for x in operands]
         side, weights = next(((i, trail) for i, trail in enumerate(trails) if trail and trail.softmax), (0, None))
         if not isinstance(out, Tensor) or not out.is_floating_point():
+            return None
+        if len(operands) == 2 and out.ndim == 1 and weights is None:
+            if not any(trails) and not any(isinstance(x, nn.Parameter) for x in operands):
+                self._remember(out, Trail(None, (), lost="it attends one query at a time, which isn't followed"))
             return None
         try:
             if len(operands) != 2 or not all(isinstance(x, Tensor) and x.ndim > 1 for x in operands):
@@ -382,7 +391,7 @@ class Follower:
     # Softmax.
 
     def _take_softmax(self, name: str, args: tuple, kwargs: dict, out: Any) -> None:
-        if args and isinstance(out, Tensor) and out.ndim > 1:
+        if args and isinstance(out, Tensor) and (out.ndim > 1 or self.trail(args[0])):
             trail = self._find(args[0], written=int(out is args[0]))
             trail = trail if isinstance(trail, Trail) else None
             if trail is not None and trail.extended and trail.is_exponential:
@@ -398,6 +407,16 @@ class Follower:
                 mask = mask[:, None, None]
             trail = fill_masked(trail, scores, mask)
         self._note_softmax(trail, scores, _dim(args[:1] + args[2:3], kwargs, out), out)
+
+    def _take_other(self, name: str, args: tuple, kwargs: dict, out: Any) -> None:
+        """Weights of scores that are made otherwise than by a softmax that is followed."""
+        trail = self.trail(args[0]) if args else None
+        if trail is None or trail.softmax is not None or (name == "normalize" and not trail.is_exponential):
+            if trail is not None:
+                self._continue(name, args, kwargs, out)
+            return
+        lost = Trail(None, (), lost=f"its scores go through {name}, which isn't followed")
+        self._note_softmax(lost, args[0], out.ndim - 1, out)
 
     def _take_logarithms(self, name: str, args: tuple, kwargs: dict, out: Tensor) -> None:
         trail = self.trail(args[0])
@@ -491,7 +510,7 @@ class Follower:
         owner = self.owner()
         if owner is None:
             return None
-        followed = gather(trail, end, side, out, owner[1], self.spread)
+        followed = gather(trail, end, side, out, owner[1], self.spread, self.leading)
         softmax.reason = ""
         return self.record(followed, softmax)
 

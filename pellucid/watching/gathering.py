@@ -63,14 +63,22 @@ class Order:
             raise Lost("its axes are mixed in a way that isn't followed") from None
 
 
-def gather(trail: Trail, end: Product, side: int, out: Tensor, module: nn.Module | None, spread: AxesOf) -> Followed:
+def gather(
+    trail: Trail,
+    end: Product,
+    side: int,
+    out: Tensor,
+    module: nn.Module | None,
+    spread: AxesOf,
+    leading: Callable[[Tensor, int], int],
+) -> Followed:
     """q, k, v, β, mask or rule, and the output of a trail that ends in this product; its weights stand on this side."""
     product = trail.product
     assert product is not None
     (q, q_axes), (k, k_axes), factors, rows = _tell_queries(trail, product)
     right = end.right, end.right_axes, end.columns
     values, value_axes, width = right if side == 0 else (end.left, end.left_axes, end.rows)
-    order = _put_in_order(trail, rows, q_axes, k_axes, value_axes, width, module, spread(q))
+    order = _put_in_order(trail, rows, q_axes, k_axes, value_axes, width, module, spread(q), leading(q, 0))
     to_q = partial(order.bring, [order.rows, order.inner], q_axes)
     shared = _share_heads(order, k_axes, value_axes)
     to_k = partial(shared.bring, [order.keys, order.inner], k_axes)
@@ -168,6 +176,7 @@ def _put_in_order(
     width: Axis,
     module: nn.Module | None,
     spread: list[int],
+    first: int,
 ) -> Order:
     assert trail.product is not None
     assert trail.softmax is not None
@@ -194,6 +203,12 @@ def _put_in_order(
     count = next((n for name in HEADS if isinstance(n := getattr(module, name, None), int) and n > 0), 0)
     if within and count == size_of(within[-1]) * size_of(own_rows) and all(size_of(axis) != count for axis in within):
         within[-1], own_rows = (*within[-1], *own_rows), ()  # one query, of heads that share their keys
+    if first > 1 and not mixed and lead and set(leaves(q_axes[0])) == set(lead[0]):  # heads, inputs on one axis
+        layout.reshape((q_axes[0],), (first, size_of(lead[0]) // first))
+        every = leaves(q_axes[0])
+        n = next(i for i in range(1, len(every) + 1) if size_of(every[:i]) >= first)
+        heads, batch = tuple(every[:n]), tuple(every[n:])
+        return Order(batch, heads, own_rows, keys, inner, tuple(leaves(width)))
     _, heads = _part_heads(within, set(atoms_of(k_axes)), mixed, count)
     batch = tuple(atom for axis in lead for atom in leaves(axis) if atom not in heads)
     return Order(batch, heads, own_rows, keys, inner, tuple(leaves(width)))

@@ -1,5 +1,6 @@
 """What watching could not record: named, with the reason."""
 
+import inspect
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -62,6 +63,22 @@ def list_scripted(model: nn.Module) -> list[Missed]:
             times = text.count("aten::softmax") + text.count("aten::scaled_dot_product_attention")
             reason = "it is TorchScript, which runs outside Python; watch the module that was scripted"
             missed += [Missed(name, (), reason)] * times
+    return missed
+
+
+def list_functions(model: nn.Module) -> list[Missed]:
+    """Attentions inside functions that are TorchScript, which the code of a module calls by name."""
+    missed = []
+    for name, module in model.named_modules():
+        forward = inspect.getattr_static(type(module), "forward")
+        code, names = getattr(forward, "__code__", None), getattr(forward, "__globals__", {})
+        for called in getattr(code, "co_names", ()):
+            function = names.get(called)
+            if isinstance(function, torch.jit.ScriptFunction):
+                text = str(function.inlined_graph)
+                times = text.count("aten::softmax") + text.count("aten::scaled_dot_product_attention")
+                reason = f"it calls {called}, which is TorchScript and runs outside Python"
+                missed += [Missed(name, (), reason)] * times
     return missed
 
 

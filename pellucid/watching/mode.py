@@ -53,7 +53,13 @@ class Mode(TorchFunctionMode):
         else:
             read = partial(KERNELS[name], out) if name in KERNELS else partial(kernels.read_aten, out, func)
             replaced = self.recorder.kernel(name, read, args, kwargs or {})
-        return out if replaced is None else replaced
+        if replaced is None:
+            return out
+        if isinstance(out, tuple):  # an operator that gives its log-sum-exp, too
+            return (replaced, *out[1:])
+        if isinstance(given := (kwargs or {}).get("out"), Tensor):
+            return given.copy_(replaced)
+        return replaced
 
     def _packed(self, func: Callable, *args: Any, **kwargs: Any) -> Any:
         """nn.MultiheadAttention's function, re-entered so that its inner calls are seen.

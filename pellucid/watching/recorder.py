@@ -86,7 +86,9 @@ class Recorder:
     def follow(self) -> tuple[Follower, Streams]:
         """What follows the tensors of this thread."""
         self.local.streams = Streams(self.sources)
-        self.followers.append(Follower(self.module, self.followed, self.local.streams.spread))
+        self.followers.append(
+            Follower(self.module, self.followed, self.local.streams.spread, self.local.streams.count_leading)
+        )
         return self.followers[-1], self.local.streams
 
     @property
@@ -192,7 +194,7 @@ class Recorder:
         heads = self._find_heads(call.q) if live is None else None
         own, call, changed = call, call if heads is None else heads.bring(call), None
         if self.steering and (change := self.steering.find(name, self._free(name))) is not None:
-            shape = own.output.shape if heads and heads.count else call.output.shape
+            shape = own.output.shape if heads and heads.count and not heads.leads else call.output.shape
             call = change.apply(_bring_to_four(call))
             call = replace(call, output=run(call))
             changed = call.output.reshape(shape) if live is None else call.output
@@ -261,10 +263,15 @@ class Recorder:
     def _find_heads(self, q: Tensor) -> "HeadAxis | None":
         """Where the heads are, if not right before the queries on an axis of their own."""
         streams = getattr(self.local, "streams", None)
-        if streams is None or q.is_nested or q.ndim in (2, 4):
+        if streams is None or q.is_nested or q.ndim == 2:
             return None
+        if q.ndim == 4:  # heads, inputs
+            return HeadAxis(0) if streams.count_leading(q, 0) == 1 < streams.counts(q) else None
         if q.ndim == 3:
             count = streams.count_features(q, 0)
+            first = streams.count_leading(q, 0)
+            if first > 1:
+                return HeadAxis(0, q.shape[0] // first, leads=True)
             return HeadAxis(0, count) if count > 1 else None
         spread = streams.spread(q)
         rest = [d for d in range(1, q.ndim - 2) if d not in spread]
@@ -363,13 +370,19 @@ class HeadAxis:
 
     axis: int
     count: int | None = None
+    leads: bool = False
+    """Whether the heads come before the inputs on that axis; `count` is that of the inputs then."""
 
     def apart(self, x: Tensor) -> Tensor:
         """The tensor with its heads right before its queries."""
+        if self.leads:
+            return x.unflatten(self.axis, (-1, self.count)).transpose(self.axis, self.axis + 1)
         return x.movedim(self.axis, -3) if self.count is None else x.unflatten(self.axis, (-1, self.count))
 
     def restore(self, x: Tensor) -> Tensor:
         """The tensor as it was."""
+        if self.leads:
+            return x.transpose(self.axis, self.axis + 1).flatten(self.axis, self.axis + 1)
         return x.movedim(-3, self.axis) if self.count is None else x
 
     def bring(self, call: Call) -> Call:

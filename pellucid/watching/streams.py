@@ -100,6 +100,7 @@ class Streams:
         self._taken: dict[Atom, Taken] = {}
         self._sides: dict[Atom, int] = {}  # of a picture: 0 for its rows, 1 for its columns
         self._parts: dict[Atom, list[tuple[int, Axis]]] = {}  # what was joined to one axis, in order
+        self._is_picture = False
         self._entered: set[Atom] = set()  # axes of the inputs, of which only their number and order are known
 
     def enter(self, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
@@ -116,6 +117,7 @@ class Streams:
                     rest[place] = fresh(x.shape[1:][place], "feature")
                     if x.ndim == 4:
                         sides = rest[1:] if place == 0 else rest[:-1]
+                        self._is_picture = True
                         self._sides |= {atom: side for side, axis in enumerate(sides) for atom in axis}
                 self._entered.update(atom for axis in rest for atom in axis)
                 self._keep(x, Flow((batch, *rest) if x.ndim else (), self._source(name)))
@@ -202,9 +204,7 @@ class Streams:
         if name == "cat":
             return self._join(axes, x.shape, args, kwargs, out, flows)
         if name == "pad" and out.ndim == len(axes):
-            return tuple(
-                axis if n == m else self._move(axis, m) for axis, n, m in zip(axes, x.shape, out.shape, strict=True)
-            )
+            return self._pad(axes, x.shape, out.shape, args, kwargs)
         if name == "roll":
             return self._roll(axes, args, kwargs)
         if name == "embedding" and out.ndim == x.ndim + 1:  # looked up twice, the same words are tokens of two streams
@@ -227,6 +227,8 @@ class Streams:
                 return (axes[0], fresh(out.shape[1], "feature"), *axes[2:])
             sides = axes[2:] if len(axes) == 4 else ((), ())
             if not any(self._side_of(leaves(axis)) is not None for axis in sides):  # of sounds, too: bands and times
+                if self._is_picture:  # turned, cut or put in another order since
+                    return (axes[0], fresh(out.shape[1], "feature"), *(fresh(n, "token") for n in out.shape[2:]))
                 plane = [fresh(n, "token") for n in out.shape[2:]]
                 self._sides |= {atom: side for side, axis in enumerate(plane) for atom in axis}
                 return (axes[0], fresh(out.shape[1], "feature"), *plane)
@@ -260,6 +262,13 @@ class Streams:
 
     def _grid(self, atoms: Sequence[Atom]) -> Grid | None:
         """How tokens of these axes lie on a picture, other tokens beside them."""
+        taken = self._taken.get(atoms[0]) if len(atoms) == 1 else None
+        if taken is not None:  # a part of what was joined, as it was before
+            start, whole = 0, layout.wholes(taken.axis)
+            for size, axis in self._parts.get(whole[0], ()) if len(whole) == 1 else ():
+                if (start, size) == (taken.start, atoms[0].size):
+                    return self._grid(leaves(axis))
+                start += size
         joined = self._parts.get(atoms[0]) if len(atoms) == 1 else None
         if joined is not None:
             sizes = [size for size, _ in joined]
@@ -276,13 +285,27 @@ class Streams:
         places = [(side, layout.path_of(root)) for root, side in zip(roots, sides, strict=True)]
         return Grid(rows, columns, in_order=places == sorted(places))
 
+    def _pad(self, axes: Axes, old: Sequence[int], new: Sequence[int], args: tuple, kwargs: dict) -> Axes:
+        pads = list(args[1] if len(args) > 1 else kwargs["pad"])
+        pads += [0, 0] * (len(axes) - len(pads) // 2)
+        ends = [(pads[2 * i], pads[2 * i + 1]) for i in range(len(axes))][::-1]
+        padded = []
+        for axis, m, (before, after) in zip(axes, new, ends, strict=True):
+            if not (before or after):
+                padded.append(axis)
+            elif before < 0 or after < 0:  # cut on one side or both: other tokens stand there
+                padded.append(self._resize(axis, m))
+            else:
+                padded.append(self._move(axis, m, before))
+        return tuple(padded)
+
     def _roll(self, axes: Axes, args: tuple, kwargs: dict) -> Axes:
         shifts, dims = [*args[1:], *(kwargs[key] for key in ("shifts", "dims") if key in kwargs)]
         rolled = list(axes)
         for shift, dim in zip(*((x,) if isinstance(x, int) else x for x in (shifts, dims)), strict=True):
             old = layout.wholes(rolled[dim])
             back = self._moved.get(old[0]) if len(old) == 1 else None
-            if back is not None and back.shift == -shift:
+            if back is not None and back.shift == -shift and layout.size_of(leaves(back.axis)) == layout.size_of(old):
                 rolled[dim] = back.axis
             else:
                 rolled[dim] = self._move(rolled[dim], layout.size_of(old), shift)
@@ -374,7 +397,7 @@ class Streams:
         if not old or size == layout.size_of(old):
             return axis
         padded = self._moved.get(old[0]) if len(old) == 1 else None
-        if padded is not None and (padded.shift, start, size) == (0, 0, layout.size_of(leaves(padded.axis))):
+        if padded is not None and (padded.shift, size) == (start, layout.size_of(leaves(padded.axis))):
             return padded.axis
         made = self._made.setdefault((old, "taken", start, size), fresh(size, old[0].kind))
         for atom in made:
@@ -432,6 +455,23 @@ class Streams:
         apart = all(kind == "feature" for kind in kinds[first:])
         return layout.size_of(atoms[first:]) if apart else 1
 
+    def counts(self, x: Tensor) -> int:
+        """How many heads the first axis of (h b t d) counts; 0 if it isn't that."""
+        flow = self._flow(x)
+        if flow is None or len(flow.axes) != x.ndim:
+            return 0
+        one, other = ({atom.kind for atom in leaves(flow.axes[d])} for d in (0, 1))
+        return x.shape[0] if one == {"feature"} and other == {"batch"} else 0
+
+    def count_leading(self, x: Tensor, dim: int) -> int:
+        """How many features the first parts of an axis count: heads, before inputs; 1 if there are none or all are."""
+        flow = self._flow(x)
+        atoms = leaves(flow.axes[dim]) if flow is not None and len(flow.axes) == x.ndim else []
+        kinds = [atom.kind for atom in atoms]
+        first = next((i for i, kind in enumerate(kinds) if kind != "feature"), 0)
+        apart = all(kind in ("batch", "token") for kind in kinds[first:])
+        return layout.size_of(atoms[:first]) if first and apart else 1
+
     def read(self, name: str, q: Tensor, k: Tensor, out: Tensor, dims: Sequence[Sequence[int]]) -> Reading | None:
         """What an attention reads, if that is known; what comes out of it is made of the queries' tokens."""
         bit = self._source(name)
@@ -465,6 +505,8 @@ class Streams:
         theirs = [atom for d in k_dims for atom in leaves(read.axes[d])]
         lead = [atom for d, axis in enumerate(ours.axes[:-1]) if d not in q_dims for atom in leaves(axis)]
         windows = [atom for atom in lead if atom.kind == "token"]
+        if mine and all(atom.kind == "batch" for atom in mine):  # (t b d): the tokens came first
+            windows = []
         among = {*mine, *windows}
         tokens = frozenset[Atom]()
         if all(atom.kind for atom in mine):  # however they were split, rolled and padded

@@ -19,7 +19,15 @@ from pellucid.layers.attention import MultiHeadAttention
 from pellucid.layers.linear import Linear
 from pellucid.ops.attention import observed_by
 from pellucid.watching.generation import stitch
-from pellucid.watching.missed import ChangedOutput, Missed, MissedAttention, list_outside, list_scripted, say_missed
+from pellucid.watching.missed import (
+    ChangedOutput,
+    Missed,
+    MissedAttention,
+    list_functions,
+    list_outside,
+    list_scripted,
+    say_missed,
+)
 from pellucid.watching.mode import (
     Mode,
     compiled_shown,
@@ -191,6 +199,7 @@ def watch(
     if recorder.ran and not ours:
         if any(issubclass(kind, torch.jit.ScriptModule) for kind in kinds):
             seen.missed += list_scripted(model)
+        seen.missed += list_functions(model)
         seen.missed += list_outside(model, seen)
     if seen.missed and strict:
         raise ValueError(say_missed(model, seen.missed, len(seen)))
