@@ -137,6 +137,15 @@ class Streams:
         entry = self._known.get(id(x))
         return None if entry is None or entry[0]() is not x else entry[1]
 
+    def knows(self, x: Any) -> bool:
+        """Whether it was made of what came in, and not of weights alone."""
+        return self._flow(x) is not None
+
+    def exchange(self, old: Tensor, new: Tensor) -> None:
+        """What takes the place of a tensor has its axes."""
+        if (flow := self._flow(old)) is not None:
+            self._keep(new, flow)
+
     def see(self, name: str, args: tuple, kwargs: dict, out: Any) -> None:
         """One call and what came out."""
         known = self._known
@@ -359,8 +368,11 @@ class Streams:
         dim = kwargs.get("dim", args[1] if len(args) > 1 else 0) % out.ndim
         if len(axes) != out.ndim:
             return _new(out.shape, axes)
-        if (whole := self._rejoin(dim, args[0] if args else kwargs["tensors"], out)) is not None:
+        given = args[0] if args else kwargs["tensors"]
+        if (whole := self._rejoin(dim, given, out)) is not None:
             return (*axes[:dim], whole, *axes[dim + 1 :])
+        if (turned := self._turn(dim, [self._flow(part) for part in given])) is not None:
+            return turned
         old = leaves(axes[dim])
         kind = old[0].kind if old else "token" if dim == out.ndim - 2 else ""
         made = fresh(out.shape[dim], kind)
@@ -391,6 +403,25 @@ class Streams:
             start += part.shape[dim]
         return whole if whole is not None and layout.size_of(leaves(whole)) == start else None
 
+    def _turn(self, dim: int, parts: Sequence[Flow | None]) -> Axes | None:
+        """Axes of which one was cut into these equal parts, each of which was laid behind the other along another."""
+        every = [part.axes for part in parts if part is not None]
+        if len(every) < max(2, len(parts)) or any(len(axes) != len(every[0]) for axes in every):
+            return None
+        places = [d for d, axis in enumerate(every[0]) if any(axes[d] != axis for axes in every)]
+        if len(places) != 1 or places[0] == dim:
+            return None
+        cut = [self._taken.get(axes[places[0]][0]) if len(axes[places[0]]) == 1 else None for axes in every]
+        size = layout.size_of(every[0][places[0]])
+        if any(taken is None or taken.start != i * size for i, taken in enumerate(cut)):
+            return None
+        whole = {taken.axis for taken in cut if taken is not None}
+        if len(whole) != 1 or (apart := layout.reshape(tuple(whole), (len(cut), size))) is None:
+            return None
+        turned = list(every[0])
+        turned[places[0]], turned[dim] = apart[1], (*apart[0], *turned[dim])
+        return tuple(turned)
+
     def _take(self, axis: Axis, start: int, size: int) -> Axis:
         """Neighbours of an axis; the same ones are the same again."""
         old = tuple(layout.wholes(axis))
@@ -399,7 +430,10 @@ class Streams:
         padded = self._moved.get(old[0]) if len(old) == 1 else None
         if padded is not None and (padded.shift, size) == (start, layout.size_of(leaves(padded.axis))):
             return padded.axis
-        made = self._made.setdefault((old, "taken", start, size), fresh(size, old[0].kind))
+        kind = old[
+            len(old) > 1 and size <= layout.size_of(old[1:])
+        ].kind  # one of the slowest part, and all of the rest
+        made = self._made.setdefault((old, "taken", start, size), fresh(size, kind))
         for atom in made:
             self._taken.setdefault(atom, Taken(old, start))
         return made
@@ -446,31 +480,24 @@ class Streams:
         kinds = [{"" if atom in self._entered else atom.kind for atom in atoms} for atoms in held]
         return [d for d, each in enumerate(kinds) if "token" in each and each <= {"token", "batch"}]
 
-    def count_features(self, x: Tensor, dim: int) -> int:
-        """How many features the last parts of an axis count: heads, behind inputs; 1 if there are none or all are."""
-        flow = self._flow(x)
-        atoms = leaves(flow.axes[dim]) if flow is not None and len(flow.axes) == x.ndim else []
-        kinds = [atom.kind for atom in atoms]
-        first = kinds.index("feature") if "feature" in kinds else len(atoms)
-        apart = all(kind == "feature" for kind in kinds[first:])
-        return layout.size_of(atoms[first:]) if apart else 1
+    def part_heads(self, x: Tensor, dims: Sequence[int]) -> list[list[tuple[int, bool]]] | None:
+        """Of each of these axes, none of which is the width, the sizes of its parts, and whether each counts heads.
 
-    def counts(self, x: Tensor) -> int:
-        """How many heads the first axis of (h b t d) counts; 0 if it isn't that."""
+        Heads are features that the model made; those that came with its inputs may be others, unless they stand last.
+        None if there are no heads, or if what stands behind them isn't known.
+        """
         flow = self._flow(x)
-        if flow is None or len(flow.axes) != x.ndim:
-            return 0
-        one, other = ({atom.kind for atom in leaves(flow.axes[d])} for d in (0, 1))
-        return x.shape[0] if one == {"feature"} and other == {"batch"} else 0
-
-    def count_leading(self, x: Tensor, dim: int) -> int:
-        """How many features the first parts of an axis count: heads, before inputs; 1 if there are none or all are."""
-        flow = self._flow(x)
-        atoms = leaves(flow.axes[dim]) if flow is not None and len(flow.axes) == x.ndim else []
-        kinds = [atom.kind for atom in atoms]
-        first = next((i for i, kind in enumerate(kinds) if kind != "feature"), 0)
-        apart = all(kind in ("batch", "token") for kind in kinds[first:])
-        return layout.size_of(atoms[:first]) if first and apart else 1
+        if flow is None or len(flow.axes) != x.ndim or any(layout.size_of(flow.axes[d]) != x.shape[d] for d in dims):
+            return None
+        parts = [leaves(flow.axes[d]) for d in dims]
+        every = [atom for atoms in parts for atom in atoms]
+        features = [atom for atom in every if atom.kind == "feature"]
+        heads = [atom for atom in features if layout.origin_of(atom) not in self._entered]
+        if not heads and every[len(every) - len(features) :] == features:
+            heads = features
+        if not heads or any(not atom.kind for atom in every[every.index(heads[0]) :]):
+            return None
+        return [[(atom.size, atom in heads) for atom in atoms] for atoms in parts]
 
     def read(self, name: str, q: Tensor, k: Tensor, out: Tensor, dims: Sequence[Sequence[int]]) -> Reading | None:
         """What an attention reads, if that is known; what comes out of it is made of the queries' tokens."""

@@ -23,7 +23,6 @@ from pellucid.watching.missed import (
     ChangedOutput,
     Missed,
     MissedAttention,
-    list_functions,
     list_outside,
     list_scripted,
     say_missed,
@@ -34,6 +33,7 @@ from pellucid.watching.mode import (
     fast_path_kept,
     flex_shown_to,
     model_entered,
+    scripted_shown,
     started_threads_watched,
 )
 from pellucid.watching.record import Record
@@ -199,7 +199,6 @@ def watch(
     if recorder.ran and not ours:
         if any(issubclass(kind, torch.jit.ScriptModule) for kind in kinds):
             seen.missed += list_scripted(model)
-        seen.missed += list_functions(model)
         seen.missed += list_outside(model, seen)
     if seen.missed and strict:
         raise ValueError(say_missed(model, seen.missed, len(seen)))
@@ -219,6 +218,7 @@ def _strangers_shown_to(recorder: Recorder, model: nn.Module) -> Iterator[None]:
         compiled_shown(),
         fast_path_kept(),
         started_threads_watched(),
+        scripted_shown(),
         model_entered(model, recorder),
         Mode(recorder),
     ):
