@@ -1,5 +1,6 @@
 """Nothing is missed in silence, nothing is changed without a word, and records notice when they are written over."""
 
+import math
 import warnings
 
 import pytest
@@ -195,3 +196,130 @@ def test_the_model_is_left_as_it_was():
     assert not model._forward_hooks
     assert not model._forward_pre_hooks
     assert issubclass(ChangedOutput, UserWarning)
+
+
+@torch.jit.script
+def scripted(q, k, v):
+    return torch.softmax(q @ k.transpose(-2, -1) / 2.0, -1) @ v
+
+
+@torch.jit.script
+def scripted_classes(x):
+    return torch.softmax(x, -1)
+
+
+def by_products(q, k):
+    return (q[..., :, None, :] * k[..., None, :, :]).sum(-1) / 2
+
+
+def one_by_one(attend, q, k, v):
+    """Heads and queries one at a time: (k d) and (d)."""
+    rows = [attend(one, k[0, h], v[0, h]) for h in range(q.shape[1]) for one in q[0, h]]
+    return torch.stack(rows).reshape(1, *q.shape[1:])
+
+
+# each computes softmax(q·kᵀ/2)·v, or what is drawn from it
+NAMED = {
+    "a query at a time": lambda q, k, v: one_by_one(lambda q, k, v: (k @ q / 2).softmax(0) @ v, q, k, v),
+    "mv": lambda q, k, v: one_by_one(lambda q, k, v: torch.mv(v.T, F.softmax(torch.mv(k, q) / 2, 0)), q, k, v),
+    "gumbel": lambda q, k, v: F.gumbel_softmax(q @ k.mT / 2, dim=-1) @ v,
+    "multiplied one by one": lambda q, k, v: by_products(q, k).softmax(-1) @ v,
+    "scaled and multiplied one by one": lambda q, k, v: (2 * by_products(q / 2, k)).softmax(-1) @ v,
+    "weighted one by one": lambda q, k, v: (by_products(q, k).softmax(-1)[..., None] * v[..., None, :, :]).sum(-2),
+    "scripted": lambda q, k, v: scripted(q, k, v),
+}
+RECORDED = {
+    "softmin": lambda q, k, v: F.softmin(q @ k.mT / -2, -1) @ v,
+    "normalize": lambda q, k, v: F.normalize((q @ k.mT / 2).exp(), p=1, dim=-1) @ v,
+    "normalize by place": lambda q, k, v: F.normalize((q @ k.mT / 2).exp(), 1.0, -1) @ v,
+    "exp2": lambda q, k, v: (e := torch.exp2(q @ k.mT / 2 / math.log(2))) / e.sum(-1, keepdim=True) @ v,
+    "linear": lambda q, k, v: F.linear((F.linear(q[0, 0], k[0, 0]) / 2).softmax(-1), v[0, 0].T).expand(1, *q.shape[1:]),
+}
+
+
+class Strange(nn.Module):
+    def __init__(self, attend):
+        super().__init__()
+        self.attend = attend
+        self.q, self.k, self.v = (nn.Linear(8, 8) for _ in range(3))
+
+    def project(self, x):
+        return (m(x).unflatten(-1, (2, 4)).transpose(1, 2) for m in (self.q, self.k, self.v))
+
+    def forward(self, x):
+        return x + self.attend(*self.project(x)).transpose(1, 2).flatten(2)
+
+
+@pytest.mark.parametrize("way", NAMED)
+@torch.no_grad()
+def test_attention_that_cannot_be_followed_is_named(way):
+    model, x = (
+        nn.Sequential(nn.TransformerEncoderLayer(8, 2, batch_first=True), Strange(NAMED[way])).eval(),
+        torch.randn(1, 5, 8),
+    )
+    if way != "gumbel":  # the truth
+        q, k, v = model[1].project(x)
+        assert_close(NAMED[way](q, k, v), F.scaled_dot_product_attention(q, k, v))
+    with pytest.warns(MissedAttention), watch(model) as seen:
+        model(x)
+    assert list(seen) == ["0.self_attn"]
+    assert {missed.module for missed in seen.missed} == {"1"}
+    with pytest.raises(ValueError, match=r"could not be recorded; .* in '1'"), watch(model, strict=True):
+        model(x)
+
+
+@pytest.mark.parametrize("way", RECORDED)
+@torch.no_grad()
+def test_a_softmax_in_other_words_is_recorded(way):
+    model, x = Strange(RECORDED[way]), torch.randn(1, 5, 8)
+    with watch(model, strict=True) as seen:
+        model(x)
+    q, k, v = model.project(x)
+    heads = 1 if way == "linear" else 2
+    assert_close(seen[""].weights(), (q @ k.mT / 2).softmax(-1)[:, :heads])
+    assert_close(seen[""].output, F.scaled_dot_product_attention(q, k, v)[:, :heads])
+
+
+class Beside(nn.Module):
+    """One attention, and beside it something that is none."""
+
+    def __init__(self, way):
+        super().__init__()
+        self.way = way
+        self.head, self.mix = nn.Linear(8, 4), nn.Parameter(torch.randn(3))
+
+    def forward(self, x):
+        x = x + F.scaled_dot_product_attention(x, x, x)
+        logits = self.head(x)
+        return self.way(self, x, logits)
+
+
+NONE = {
+    "classes": lambda m, x, y: y.mean(1)[0].softmax(0),
+    "classes that are mixed": lambda m, x, y: y.mean(1)[0].softmax(0) @ m.head.weight,
+    "layers that are mixed": lambda m, x, y: m.mix.softmax(0) @ torch.stack([x[0]] * 3).flatten(1),
+    "softmin": lambda m, x, y: F.softmin(y, -1),
+    "gumbel": lambda m, x, y: F.gumbel_softmax(y, dim=-1) @ m.head.weight,
+    "a gumbel of likenesses": lambda m, x, y: F.gumbel_softmax(x @ x.mT, dim=-1),
+    "a code of a book": lambda m, x, y: F.gumbel_softmax(x @ m.head.weight.T, dim=-1),
+    "cosines": lambda m, x, y: (F.normalize(x[0], dim=-1) @ F.normalize(x[0, 0], dim=-1)).softmax(0),
+    "all cosines": lambda m, x, y: F.normalize(x, dim=-1) @ F.normalize(x, dim=-1).mT,
+    "normalised": lambda m, x, y: F.normalize(x.exp(), p=1, dim=-1),
+    "all pairs": lambda m, x, y: (x[:, :, None] * x[:, None]).sum(-1),
+    "likest of all pairs": lambda m, x, y: (x[:, :, None] * x[:, None]).sum(-1).softmax(-1),
+    "exp2": lambda m, x, y: torch.exp2(y) / torch.exp2(y).sum(-1, keepdim=True),
+    "a map that is made": lambda m, x, y: F.linear(x, m.head.weight * 2).softmax(-1),
+    "scripted": lambda m, x, y: scripted_classes(y),
+    "scripted, and not called": lambda m, x, y: y if scripted else scripted(x, x, x),
+}
+
+
+@pytest.mark.parametrize("way", NONE)
+@torch.no_grad()
+def test_what_is_no_attention_is_not_named(way):
+    model, x = Beside(NONE[way]), torch.randn(1, 5, 8)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with watch(model, strict=True) as seen:
+            model(x)
+    assert (list(seen), seen.missed) == ([""], [])

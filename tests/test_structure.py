@@ -381,6 +381,31 @@ def test_the_steps_of_a_generation_are_one_record(transformers, attention, cache
         assert record.weights()[..., 8:].sum() == 0
 
 
+@pytest.mark.parametrize("kind", ["bloom", "t5"])
+@torch.no_grad()
+def test_words_that_are_the_same_are_keys_of_their_own(transformers, kind):
+    """Without positions in them, keys of the same word have the same numbers in the first layer."""
+    torch.manual_seed(0)
+    ids, end = torch.tensor([[3, 4, 3, 5, 3]]), {"eos_token_id": None, "do_sample": False, "max_new_tokens": 6}
+    if kind == "bloom":
+        config = transformers.BloomConfig(vocab_size=10, hidden_size=16, n_layer=2, n_head=2)
+        model = transformers.BloomForCausalLM(config).eval()
+    else:
+        sizes = {"d_model": 16, "d_kv": 8, "d_ff": 16, "num_layers": 2, "num_heads": 2}
+        config = transformers.T5Config(vocab_size=10, **sizes, decoder_start_token_id=0)
+        model = transformers.T5ForConditionalGeneration(config).eval()
+    with watch(model) as seen:
+        said = model.generate(ids, **end)
+    whole = seen.stitch()
+    with watch(model) as once:
+        model(ids, decoder_input_ids=said[:, :-1]) if kind == "t5" else model(said[:, :-1])
+    assert len(said[0].unique()) < said.shape[1]
+    assert list(whole) == list(once)
+    for name, record in whole.items():
+        assert_close(record.weights(), once[name].weights(), rtol=0, atol=1e-5)
+        assert record.check() < 1e-5
+
+
 def test_heads_of_a_group_that_stood_as_queries_are_heads_again():
     """One step of four heads that share two keys, then one in which the heads of a group are the queries."""
 

@@ -71,19 +71,42 @@ def generate(model: nn.Module, fed: Fed, reader: Reader, question: Question) -> 
     if not hasattr(model, "generate"):
         raise ValueError(f"{type(model).__name__} has no generate(); leave out generate")
     say: Any = model.generate
-    with torch.no_grad():
-        output: Any = say(**fed.arguments, max_new_tokens=count, do_sample=False, num_beams=1)
+    began: list[Tensor] = []
+
+    def note(module: nn.Module, args: Any, kwargs: dict[str, Any]) -> None:
+        if not began and isinstance(x := kwargs.get("decoder_input_ids"), Tensor):
+            began.append(x[:1])
+
+    hook = model.register_forward_pre_hook(note, with_kwargs=True)
+    try:
+        with torch.no_grad():
+            output: Any = say(**fed.arguments, max_new_tokens=count, do_sample=False, num_beams=1)
+    finally:
+        hook.remove()
     ids = getattr(output, "sequences", output)[:1]
-    return read_back(model, fed, reader, ids, crossing or described or question.audio is not None)
+    begins = crossing or described or question.audio is not None
+    return read_back(model, fed, reader, ids, begins, began[0] if crossing and began else None)
 
 
-def read_back(model: nn.Module, fed: Fed, reader: Reader, ids: Tensor, begins: bool) -> Fed:
-    """The call in which the model reads what it has said. begins: its text begins with one token of its own."""
+def read_back(
+    model: nn.Module, fed: Fed, reader: Reader, ids: Tensor, begins: bool, began: Tensor | None = None
+) -> Fed:
+    """The call in which the model reads what it has said. begins: its text begins with one token of its own.
+
+    began: what the decoder was given first, of which `generate` may give nothing back (Whisper's language and task).
+    """
     argument = "decoder_input_ids" if is_crossing(model) else "input_ids"
     prompt = 1 if begins else fed.arguments["input_ids"].shape[1]
     start = _special(model, "decoder_start_token_id")
     if begins and is_crossing(model) and start is not None and int(ids[0, 0]) != start:
         ids = torch.cat([ids.new_tensor([[start]]), ids], dim=1)
+    if began is not None and began.shape[1] > 1:
+        prompt = began.shape[1]
+        if not torch.equal(ids[:, :prompt], began):
+            ids = torch.cat([began, ids[:, 1:]], dim=1)
+    given = None if is_crossing(model) else fed.arguments.get("input_ids")
+    if given is not None and torch.equal(ids[:, : given.shape[1]], given):  # a picture's tokens, and no text
+        prompt = given.shape[1]
     ends = _special(model, "eos_token_id")
     ends = ends if isinstance(ends, list) else [ends]
     while ids.shape[1] > prompt and int(ids[0, -1]) in ends:
@@ -113,6 +136,9 @@ def answer(model: nn.Module, fed: Fed, reader: Reader, output: Any, labels: Sequ
     logits = logits if logits is not None else _only_tensor(output)
     if logits is None or (isinstance(output, Tensor) and logits.ndim != 2):
         return Answered("encoder", ())
+    counted = getattr(getattr(model, "config", None), "num_labels", logits.shape[-1])
+    if logits.ndim == 2 and counted != logits.shape[1] and any(row.ids.shape == logits.shape for row in fed.texts):
+        return Answered("encoder", ())  # a number for each token, and no classes
     if logits.ndim == 2 and len(logits) == 1:
         return _classes(logits[0], _names(model, labels, logits.shape[1]))
     text = next((row for row in reversed(fed.texts) if row.ids.shape[1] >= logits.shape[1] > 0), None)

@@ -4,6 +4,7 @@ Where an answer is read off the tokens isn't asked of the model's kind: it is wh
 after the last attention, on a class token, on the last word, or on all tokens alike.
 """
 
+import itertools
 from collections.abc import Sequence
 from typing import Any, get_args
 
@@ -18,9 +19,8 @@ from pellucid.explain.flow import flow, flow_decoder
 from pellucid.explain.maps import Map, pick_layer, random_map
 from pellucid.layers.modes import evaluating
 from pellucid.looking.answers import Target
-from pellucid.looking.feeding import Fed
 from pellucid.looking.passage import Passage, leaves_of
-from pellucid.looking.streams import Tokens, contexts, cross_records, self_records
+from pellucid.looking.streams import Tokens, contexts, cross_records, patch_sizes, self_records
 from pellucid.watching import Record
 
 ALL_METHODS: tuple[str, ...] = (*get_args(maps.Method), "column mass", "integrated gradients")
@@ -107,11 +107,37 @@ def _values(
         for context, layers in across.items():
             encoder = self_records(passage.seen, passage.ends, context)
             row = passage.row(layers[-1][1])
+            if method in ("rollout", "flow", "gradient"):
+                _check_order(passage, tokens, len(across))
             if method == "rollout":  # both together sum to one
                 values[context], values[tokens] = (x[row] for x in chains.rollout_decoder(layers, encoder, start))
             else:
                 values[context] = _across(method, layers, encoder, start, **how)[row]
     return {tokens: x.detach().float().cpu() for tokens, x in values.items()}
+
+
+def _check_order(passage: Passage, tokens: Tokens, contexts: int) -> None:
+    """ValueError unless each layer attends to its own tokens once at most, and then to one context."""
+    own = [passage.ends[name].keys is tokens for name in tokens.names]
+    jumped = _list_jumped(passage, tokens)
+    if contexts > 1 or own[-1] or jumped or any(one and other for one, other in itertools.pairwise(own)):
+        raise ValueError(
+            f"the attentions {', '.join(tokens.names)} are no layers that each attend to their own tokens and then to "
+            "one context: no chain goes through them"
+        )
+
+
+def _list_jumped(passage: Passage, tokens: Tokens) -> list[str]:
+    """Attentions that stand between those of these tokens, by their queries, and aren't among them."""
+    readings = {name: record.reading for name, record in passage.seen.items() if record.reading is not None}
+    chain = [readings[name] for name in tokens.names if name in readings]
+    return [
+        name
+        for name, reading in readings.items()
+        if name not in tokens.names
+        and any(reading.queries >> one.number & 1 for one in chain)
+        and any(one.queries >> reading.number & 1 for one in chain)
+    ]
 
 
 def _along(
@@ -248,7 +274,7 @@ def _fold(passage: Passage, felt: dict[str, Tensor]) -> dict[Tokens, Tensor]:
     values: dict[Tokens, Tensor] = {}
     for name, x in felt.items():
         tokens = _made_of(passage, name)
-        if tokens is not None and (folded := _fold_one(x, tokens, passage.fed)) is not None:
+        if tokens is not None and (folded := _fold_one(x, tokens, passage)) is not None:
             values[tokens] = folded[min(passage.answered.row, len(folded) - 1)].detach().float().cpu()
     return values
 
@@ -267,13 +293,15 @@ def _made_of(passage: Passage, name: str) -> Tokens | None:
     return None
 
 
-def _fold_one(x: Tensor, tokens: Tokens, fed: Fed) -> Float[Tensor, "b t"] | None:
+def _fold_one(x: Tensor, tokens: Tokens, passage: Passage) -> Float[Tensor, "b t"] | None:
     grid, first = tokens.stream.grid, tokens.stream.first
     if x.ndim == 3 and x.shape[1] == tokens.count:
         return x.sum(-1)
     if x.ndim == 4 and grid is not None:
-        high, wide = (x.shape[2] // grid[0], x.shape[3] // grid[1])
-        inside = x[..., : high * grid[0], : wide * grid[1]]
+        sizes = [size for size in patch_sizes(passage.model) if _cuts(size, x.shape[2:], grid)]
+        high, wide = sizes[0] if sizes else (x.shape[2] // grid[0], x.shape[3] // grid[1])
+        # what lies behind the last patch is in none, and what the last one lacks was padding
+        inside = torch.nn.functional.pad(x, (0, wide * grid[1] - x.shape[3], 0, high * grid[0] - x.shape[2]))
         patches = reduce(inside, "b c (rows p) (columns q) -> b (rows columns)", "sum", rows=grid[0], columns=grid[1])
         return torch.nn.functional.pad(patches, (first, tokens.count - first - patches.shape[1]))
     if tokens.stream.kind == "frames" and x.shape[-1] >= tokens.count:
@@ -281,3 +309,8 @@ def _fold_one(x: Tensor, tokens: Tokens, fed: Fed) -> Float[Tensor, "b t"] | Non
         each = sound.shape[-1] // tokens.count
         return sound[:, : each * tokens.count].unflatten(1, (tokens.count, each)).sum(-1)
     return None
+
+
+def _cuts(patch: tuple[int, int], picture: Sequence[int], grid: Sequence[int]) -> bool:
+    """Whether patches of this size make this grid of the picture, a last one that isn't whole left out or padded."""
+    return all(n in (side // size, -(-side // size)) for size, side, n in zip(patch, picture, grid, strict=True))

@@ -139,6 +139,8 @@ def _patches(count: int, grid: Grid) -> Stream:
 def lay_out(tokens: Tokens, fed: Fed, model: nn.Module) -> Grid | None:
     """How tokens of a picture lie on it: by the data, or where those don't say, by their number."""
     grid = tokens.grid
+    if grid is None and tokens.kind is not None:  # the data were followed, and don't say it
+        return None
     if grid is None:
         sides = find_grid(tokens.count, fed, model)
         return None if sides is None else Grid(*sides, first=tokens.count - sides[0] * sides[1])

@@ -7,6 +7,7 @@ a record. Where a trail is lost, the softmax is kept in mind with the reason. No
 few rows, which must come out as the model's own: what can't be reproduced isn't recorded.
 """
 
+import math
 import weakref
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
@@ -16,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from pellucid.watching.axes import broadcast, fresh, leaves
-from pellucid.watching.gathering import AxesOf, Followed, gather
+from pellucid.watching.gathering import Followed, gather
 from pellucid.watching.steps import (
     CASTS,
     DIVISIONS,
@@ -30,6 +31,7 @@ from pellucid.watching.steps import (
     fill_written,
     read_factor,
 )
+from pellucid.watching.streams import Streams
 from pellucid.watching.trails import (
     Doing,
     Equation,
@@ -46,6 +48,9 @@ from pellucid.watching.trails import (
 __all__ = ["Followed", "Follower", "Softmax"]
 
 SAMPLED = "it samples values at places that it computes (deformable attention): it has no keys"
+ALONE = "it attends for one query at a time, which isn't followed"
+IN_PAIRS = "its scores are sums of what was multiplied one by one, which isn't followed"
+DRAWN = "its weights are drawn by gumbel_softmax"
 NO_PRODUCT = "its weights come from no product of queries and keys"
 
 
@@ -66,6 +71,11 @@ class Total:
 
 
 @dataclass(frozen=True, eq=False)
+class OuterProduct:
+    """All of one tensor times all of another, both made of what came in: its sums may be scores."""
+
+
+@dataclass(frozen=True, eq=False)
 class Logarithms:
     """Of the weights: scores less the logarithm of their total."""
 
@@ -74,7 +84,7 @@ class Logarithms:
     scores: Tensor
 
 
-Known = Trail | Scaled | Total | Logarithms
+Known = Trail | Scaled | Total | Logarithms | OuterProduct
 
 
 class Follower:
@@ -84,22 +94,25 @@ class Follower:
         self,
         owner: Callable[[], tuple[str, nn.Module | None] | None],
         record: Callable[[Followed, Softmax], Tensor | None],
-        spread: AxesOf,
+        streams: Streams,
     ):
         self.owner = owner
         self.record = record
-        self.spread = spread
+        self.streams = streams
         self.taken: list[Softmax] = []
         self._known: dict[int, tuple[weakref.ref, Known, int | None]] = {}
         self._features: torch.Size | None = None  # of what a linear layer or a choice of the best put out last
         self._special: dict[str, Callable[[str, tuple, dict, Any], Tensor | None]] = {
-            **dict.fromkeys(("matmul", "bmm", "mm", "einsum", "baddbmm"), self._multiply),
+            **dict.fromkeys(("matmul", "bmm", "mm", "mv", "einsum", "baddbmm"), self._multiply),
             **dict.fromkeys(("linear", "conv2d"), self._project),
             "setitem": self._write,
             "softmax": self._take_softmax,
             "_masked_softmax": self._take_masked_softmax,
             "log_softmax": self._take_logarithms,
             "cat": self._join,
+            "softmin": self._take_softmin,
+            "gumbel_softmax": self._take_sampled,
+            "normalize": self._take_normalised,
         }
 
     def see(self, name: str, args: tuple, kwargs: dict, out: Any) -> Tensor | None:
@@ -171,6 +184,14 @@ class Follower:
             factor = read_factor(name, args)
             if factor is not None and factor > 0:
                 self._remember(out, Scaled(factor))
+            elif self._are_pairs(name, args, out):
+                self._remember(out, OuterProduct())
+
+    def _are_pairs(self, name: str, args: tuple, out: Tensor) -> bool:
+        one, other = args if len(args) == 2 else (None, None)
+        if name != "mul" or not isinstance(one, Tensor) or not isinstance(other, Tensor):
+            return False
+        return out.numel() > max(one.numel(), other.numel()) and self.streams.knows(one) and self.streams.knows(other)
 
     def _scale_of(self, x: Tensor) -> float:
         known = self._find(x)
@@ -191,9 +212,13 @@ class Follower:
         if x is None or known is None:
             return
         if isinstance(known, Scaled):
-            self._remember(out, _continue_scale(known, name, args))
+            self._remember(
+                out, OuterProduct() if self._are_pairs(name, args, out) else _continue_scale(known, name, args)
+            )
         elif isinstance(known, (Total, Logarithms)):
             self._remember(out, self._continue_total(known, name, args, out))
+        elif isinstance(known, OuterProduct):
+            self._remember(out, Trail(None, (), lost=IN_PAIRS) if name == "sum" and out.ndim > 1 else None)
         elif not self._divide(known, x, name, args, kwargs, out):
             self._remember(out, self._take_step(known, FollowedCall(name, x, args, kwargs, out)))
 
@@ -219,8 +244,10 @@ class Follower:
         if name in REDUCTIONS or not out.is_floating_point():
             return None
         if trail.lost:
-            return _continue_lost(trail, name) if out.ndim > 2 or name in LAYOUT else None
-        follow = STEPS.get(name)
+            return _continue_lost(trail, name) if out.ndim != 2 or name in LAYOUT else None
+        if name == "exp2":
+            trail, step = trail.do(Doing("times", math.log(2))), replace(step, name="exp")
+        follow = STEPS.get(step.name)
         try:
             if follow is None:
                 raise Lost(f"its {trail.what} go through {name}, which isn't followed")
@@ -229,6 +256,8 @@ class Follower:
                 return followed.rounded_to(dtype, len(trail.before))
             return followed
         except Lost as reason:
+            if trail.softmax is not None and trail.softmax.reason and out.numel() > step.x.numel():
+                trail.softmax.is_attention = True  # each weight meets a value of its own
             return self._lose(trail, out, str(reason))
 
     def _write(self, name: str, args: tuple, kwargs: dict, out: Any) -> None:
@@ -291,6 +320,9 @@ class Follower:
         side, weights = next(((i, trail) for i, trail in enumerate(trails) if trail and trail.softmax), (0, None))
         if not isinstance(out, Tensor) or not out.is_floating_point():
             return None
+        if out.ndim == 1 and weights is None and not any(trails) and all(map(self.streams.knows, operands)):
+            self._remember(out, Trail(None, (), lost=ALONE))
+            return None
         try:
             if len(operands) != 2 or not all(isinstance(x, Tensor) and x.ndim > 1 for x in operands):
                 raise Lost(f"its weights go into a product ({name}) that isn't one of two matrices")
@@ -308,7 +340,7 @@ class Follower:
             product = name_axes(pair, equation, out.dtype)
         except Lost as reason:
             if weights is not None and weights.softmax is not None:
-                weights.softmax.reason, weights.softmax.is_attention = str(reason), True
+                weights.softmax.reason, weights.softmax.is_attention = weights.softmax.reason or str(reason), True
             return None
         self._begin(
             name,
@@ -331,23 +363,26 @@ class Follower:
             trail = trail.rounded_to(out.dtype, 0)
         self._remember(out, trail)
 
-    def _project(self, name: str, args: tuple, kwargs: dict, out: Any) -> None:
+    def _project(self, name: str, args: tuple, kwargs: dict, out: Any) -> Tensor | None:
         """A linear map: talking heads, if it mixes those of scores or weights, by a linear layer or 1×1 convolution."""
+        weight, bias = _given("weight", 1, None, args, kwargs), _given("bias", 2, None, args, kwargs)
+        if name == "linear" and bias is None and self.streams.knows(weight):  # not by weights, but by what came in
+            return self._multiply(name, (args[0], weight), kwargs, out)
         trail = self.trail(args[0]) if args else None
         if trail is None or not isinstance(out, Tensor):
             self._features = getattr(out, "shape", None)
-            return
+            return None
         if trail.lost:
             self._remember(out, trail if out.shape == args[0].shape else None)
-            return
-        x, weight = args[:2]
-        bias = args[2] if len(args) > 2 else kwargs.get("bias")
+            return None
+        x = args[0]
         axis = x.ndim - 1 if name == "linear" else x.ndim - 3
         square = out.shape == x.shape and (name == "linear" or weight.shape[2:] == (1, 1))
         matrix = weight.detach().reshape(weight.shape[:2]) if square else weight
         mixed = self._mix(trail, axis, matrix, None if bias is None else bias.detach()) if square else None
         reason = f"its {trail.what} go through {name}, which isn't followed"
         self._remember(out, mixed.held_in(out.dtype) if mixed is not None else self._lose(trail, out, reason))
+        return None
 
     def _mix_by_product(
         self, trails: list[Trail | None], pair: tuple[Tensor, Tensor], equation: Equation, out: Tensor
@@ -382,7 +417,7 @@ class Follower:
     # Softmax.
 
     def _take_softmax(self, name: str, args: tuple, kwargs: dict, out: Any) -> None:
-        if args and isinstance(out, Tensor) and out.ndim > 1:
+        if args and isinstance(out, Tensor) and (out.ndim > 1 or self.trail(args[0])):
             trail = self._find(args[0], written=int(out is args[0]))
             trail = trail if isinstance(trail, Trail) else None
             if trail is not None and trail.extended and trail.is_exponential:
@@ -398,6 +433,25 @@ class Follower:
                 mask = mask[:, None, None]
             trail = fill_masked(trail, scores, mask)
         self._note_softmax(trail, scores, _dim(args[:1] + args[2:3], kwargs, out), out)
+
+    def _take_softmin(self, name: str, args: tuple, kwargs: dict, out: Any) -> None:
+        trail = self.trail(args[0]) if args else None
+        if trail is not None:
+            trail = trail if trail.lost else trail.do(Doing("times", -1.0))
+            self._note_softmax(trail, args[0], _dim(args, kwargs, out), out)
+
+    def _take_sampled(self, name: str, args: tuple, kwargs: dict, out: Tensor) -> None:
+        if self.trail(args[0]) is not None:
+            dim = _given("dim", 4, -1, args, kwargs) % out.ndim
+            self._note_softmax(Trail(None, (), lost=DRAWN), args[0], dim, out)
+
+    def _take_normalised(self, name: str, args: tuple, kwargs: dict, out: Tensor) -> None:
+        """Exponentials over the sum of them."""
+        trail, p, dim = self.trail(args[0]), _given("p", 1, 2.0, args, kwargs), _given("dim", 2, 1, args, kwargs)
+        if trail is not None and p == 1 and trail.softmax is None and trail.before and trail.before[-1].name == "exp":
+            self._note_quotient(trail, args[0], dim % out.ndim, out)
+        elif self._find(args[0]) is not None:
+            self._continue(name, args, kwargs, out)
 
     def _take_logarithms(self, name: str, args: tuple, kwargs: dict, out: Tensor) -> None:
         trail = self.trail(args[0])
@@ -418,14 +472,18 @@ class Follower:
                 self._remember(out, Total(trail, dim % x.ndim, is_log=name == "logsumexp"))
             return True
         if name in DIVISIONS and exponentials and total is not None and not total.is_log:
-            left = Trail(None, (), lost="a part of its scores is written into")
-            kept = replace(trail, before=trail.before[:-1])
-            self._note_softmax(kept if trail.rewritten is None else left, x, total.dim, out)
+            self._note_quotient(trail, x, total.dim, out)
             return True
         if name in ("sub", "subtract") and total is not None and total.is_log:
             self._remember(out, Logarithms(trail, total.dim, x))
             return True
         return False
+
+    def _note_quotient(self, trail: Trail, x: Tensor, dim: int, out: Tensor) -> None:
+        """Exponentials over their total: a softmax of what they were made of."""
+        left = Trail(None, (), lost="a part of its scores is written into")
+        kept = replace(trail, before=trail.before[:-1])
+        self._note_softmax(kept if trail.rewritten is None else left, x, dim, out)
 
     def _continue_total(self, known: Total | Logarithms, name: str, args: tuple, out: Tensor) -> Known | None:
         if name in CASTS:
@@ -449,16 +507,18 @@ class Follower:
             return
         softmax = Softmax(owner[0], tuple(out.shape), (), "" if trail is None else trail.lost)
         kind = type(owner[1]).__name__.lower()
+        # A choice may be made so, too: it is known to be attention when its weights meet values.
+        sure = out.ndim > 1 and softmax.reason not in (IN_PAIRS, DRAWN)
         if trail is None or trail.product is None:
             trail = Trail(None, tuple(fresh(size) for size in out.shape))
             if out.ndim > 2 and ("attention" in kind or "attn" in kind) and not softmax.reason:
                 softmax.reason = (
                     SAMPLED if "deformable" in kind else "its weights come from no product that was followed"
                 )
-            softmax.is_attention = bool(softmax.reason)
+            softmax.is_attention = sure and bool(softmax.reason)
             softmax.of_features = dim == out.ndim - 1 and out.shape == self._features
         else:
-            softmax.is_attention = True
+            softmax.is_attention = sure
             if trail.rewritten is not None:
                 trail = replace(trail, rewritten=scores.detach())
         softmax.over = trail.axes[dim]
@@ -491,7 +551,7 @@ class Follower:
         owner = self.owner()
         if owner is None:
             return None
-        followed = gather(trail, end, side, out, owner[1], self.spread)
+        followed = gather(trail, end, side, out, owner[1], self.streams)
         softmax.reason = ""
         return self.record(followed, softmax)
 
@@ -510,8 +570,13 @@ class Follower:
             self.taken.append(Softmax(owner[0], tuple(pair[side].shape), (), reason, is_attention=True))
 
 
+def _given(name: str, place: int, default: Any, args: tuple, kwargs: dict) -> Any:
+    """An argument, by its name or at its place."""
+    return kwargs.get(name, args[place] if len(args) > place else default)
+
+
 def _dim(args: tuple, kwargs: dict, out: Tensor) -> int:
-    dim = kwargs.get("dim", args[1] if len(args) > 1 else None)
+    dim = _given("dim", 1, None, args, kwargs)
     return (out.ndim - 1 if dim is None else dim) % out.ndim
 
 

@@ -12,9 +12,9 @@ from pellucid.ops import rules
 from pellucid.watching import axes as layout
 from pellucid.watching.axes import Atom, Axes, Axis, arrange, leaves, size_of
 from pellucid.watching.stating import state, state_rest
+from pellucid.watching.streams import Streams
 from pellucid.watching.trails import Lost, Product, Trail, atoms_of
 
-AxesOf = Callable[[Tensor], list[int]]  # which axes of a tensor are known to count tokens or inputs
 HEADS = ("num_heads", "heads", "num_attention_heads", "n_heads", "n_head", "nhead", "nb_heads")
 
 
@@ -63,14 +63,14 @@ class Order:
             raise Lost("its axes are mixed in a way that isn't followed") from None
 
 
-def gather(trail: Trail, end: Product, side: int, out: Tensor, module: nn.Module | None, spread: AxesOf) -> Followed:
+def gather(trail: Trail, end: Product, side: int, out: Tensor, module: nn.Module | None, streams: Streams) -> Followed:
     """q, k, v, β, mask or rule, and the output of a trail that ends in this product; its weights stand on this side."""
     product = trail.product
     assert product is not None
     (q, q_axes), (k, k_axes), factors, rows = _tell_queries(trail, product)
     right = end.right, end.right_axes, end.columns
     values, value_axes, width = right if side == 0 else (end.left, end.left_axes, end.rows)
-    order = _put_in_order(trail, rows, q_axes, k_axes, value_axes, width, module, spread(q))
+    order = _put_in_order(trail, rows, q_axes, k_axes, value_axes, width, module, streams)
     to_q = partial(order.bring, [order.rows, order.inner], q_axes)
     shared = _share_heads(order, k_axes, value_axes)
     to_k = partial(shared.bring, [order.keys, order.inner], k_axes)
@@ -167,7 +167,7 @@ def _put_in_order(
     value_axes: Axes,
     width: Axis,
     module: nn.Module | None,
-    spread: list[int],
+    streams: Streams,
 ) -> Order:
     assert trail.product is not None
     assert trail.softmax is not None
@@ -189,14 +189,33 @@ def _put_in_order(
     alone = [axes for axes in (q_axes, trail.axes) if len(axes) == 4 and not axes[0]]
     if len(lead) == 1 and any(tuple(leaves(axes[1])) == lead[0] for axes in alone):
         lead.insert(0, ())  # a batch of one, and heads
-    outer = {atom for d in spread for atom in leaves(q_axes[d])}
+    q = trail.product.left if q_axes is trail.product.left_axes else trail.product.right
+    outer = {atom for d in streams.spread(q) for atom in leaves(q_axes[d])}
     within = [axis for axis in lead if not outer.issuperset(axis) or not axis]
     count = next((n for name in HEADS if isinstance(n := getattr(module, name, None), int) and n > 0), 0)
     if within and count == size_of(within[-1]) * size_of(own_rows) and all(size_of(axis) != count for axis in within):
         within[-1], own_rows = (*within[-1], *own_rows), ()  # one query, of heads that share their keys
-    _, heads = _part_heads(within, set(atoms_of(k_axes)), mixed, count)
+    heads = None if mixed else _read_heads(lead, q, q_axes, streams)
+    if heads is None or count not in (0, size_of(heads)):
+        _, heads = _part_heads(within, set(atoms_of(k_axes)), mixed, count)
     batch = tuple(atom for axis in lead for atom in leaves(axis) if atom not in heads)
     return Order(batch, heads, own_rows, keys, inner, tuple(leaves(width)))
+
+
+def _read_heads(lead: list[Axis], q: Tensor, q_axes: Axes, streams: Streams) -> Axis | None:
+    """Which of the axes that stand before queries and keys are heads, if it is known where the queries come from."""
+    every = set(atoms_of(lead))
+    dims = [d for d, axis in enumerate(q_axes) if not every.isdisjoint(leaves(axis))]
+    known = streams.part_heads(q, dims)
+    if known is None or not every.issubset(atoms_of([q_axes[d] for d in dims])):
+        return None
+    heads: list[Atom] = []
+    for d, parts in zip(dims, known, strict=True):
+        apart = layout.reshape((q_axes[d],), [n for n, _ in parts])
+        if apart is None:
+            return None
+        heads += [atom for axis, (_, is_head) in zip(apart, parts, strict=True) if is_head for atom in leaves(axis)]
+    return tuple(leaves(heads))
 
 
 def _part_heads(lead: list[Axis], shared: set[Atom], mixed: list[Axis], count: int) -> tuple[Axis, Axis]:

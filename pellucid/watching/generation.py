@@ -5,8 +5,10 @@ few, or a table of fixed size that is filled. Keys are known by their numbers, s
 cache did with them; with beams a sentence is followed back to the beams it came from.
 """
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -28,7 +30,7 @@ class _Step:
         numbers = record.k.transpose(1, 2).flatten(2).float().cpu().contiguous().numpy()
         read = allowed.any(1).any(1)
         rows = range(record.q.shape[0])
-        return cls([{numbers[row, j].tobytes(): j for j in read[row].nonzero()[:, 0].tolist()} for row in rows])
+        return cls([_number_keys(numbers[row], read[row].nonzero()[:, 0].tolist()) for row in rows])
 
 
 @dataclass(frozen=True)
@@ -55,6 +57,17 @@ class _Sentence:
                 origins.append((len(self.rows), row, j))
         places = {j: keys[name] for name, j in step.keys[row].items()}
         return _Sentence((*self.rows, row), keys, tuple(origins), (*self.places, places))
+
+
+def _number_keys(numbers: Any, places: Sequence[int]) -> dict[bytes, int]:
+    """Keys by their numbers; where several have the same, as the same word has without positions, each by its turn."""
+    named: dict[bytes, int] = {}
+    times: Counter[bytes] = Counter()
+    for j in places:
+        name = numbers[j].tobytes()
+        named[name + times[name].to_bytes(4, "little")] = j
+        times[name] += 1
+    return named
 
 
 def stitch(records: Sequence[Record], beams: Tensor | None = None) -> Record:

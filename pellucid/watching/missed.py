@@ -65,6 +65,14 @@ def list_scripted(model: nn.Module) -> list[Missed]:
     return missed
 
 
+def attends(graph: str) -> bool:
+    """Whether a function of TorchScript has an attention of PyTorch's, or a softmax and a product of two tensors."""
+    products = ("aten::matmul", "aten::bmm", "aten::baddbmm", "aten::einsum")
+    return "aten::scaled_dot_product_attention" in graph or (
+        "aten::softmax" in graph and any(product in graph for product in products)
+    )
+
+
 def list_outside(model: nn.Module, seen: Iterable[str]) -> list[Missed]:
     """Hugging Face's modules whose attention runs where no function of PyTorch's can be watched."""
     kind = getattr(getattr(model, "config", None), "_attn_implementation", None) or ""

@@ -53,7 +53,13 @@ class Mode(TorchFunctionMode):
         else:
             read = partial(KERNELS[name], out) if name in KERNELS else partial(kernels.read_aten, out, func)
             replaced = self.recorder.kernel(name, read, args, kwargs or {})
-        return out if replaced is None else replaced
+        if replaced is None:
+            return out
+        if isinstance(given := (kwargs or {}).get("out"), Tensor):
+            return given.copy_(replaced)
+        several = isinstance(out, tuple)  # an operator that gives its log-sum-exp, too
+        self.streams.exchange(out[0] if several else out, replaced)
+        return (replaced, *out[1:]) if several else replaced
 
     def _packed(self, func: Callable, *args: Any, **kwargs: Any) -> Any:
         """nn.MultiheadAttention's function, re-entered so that its inner calls are seen.
@@ -189,6 +195,23 @@ def compiled_shown() -> AbstractContextManager[None]:
         return lambda: setattr(dynamo, "_callback_from_stance", original)
 
     return _exchanged("compiled functions", put)
+
+
+def scripted_shown() -> AbstractContextManager[None]:
+    """A function that is TorchScript calls none of PyTorch's that we could see: its recorder hears that it ran."""
+
+    def put() -> Callable[[], None]:
+        original = torch.jit.ScriptFunction.__call__
+
+        def call(self: torch.jit.ScriptFunction, *args: Any, **kwargs: Any) -> Any:
+            for recorder in _recorders():
+                recorder.scripted(self, args)
+            return original(self, *args, **kwargs)
+
+        torch.jit.ScriptFunction.__call__ = call
+        return lambda: setattr(torch.jit.ScriptFunction, "__call__", original)
+
+    return _exchanged("scripted functions", put)
 
 
 @contextmanager

@@ -1,10 +1,11 @@
 """From a call to a record: whose it was, what it was given, and what it is to be changed to."""
 
+import math
 import sys
 import threading
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -16,12 +17,13 @@ from torch import Tensor, nn
 from torch._C._functorch import is_batchedtensor  # pyright: ignore[reportMissingImports]
 
 from pellucid.ops.attention import to_autocast
+from pellucid.ops.rules import Rule
 from pellucid.watching import kernels
 from pellucid.watching.axes import Atom
 from pellucid.watching.following import Follower
 from pellucid.watching.gathering import Followed
 from pellucid.watching.kernels import Call
-from pellucid.watching.missed import Missed
+from pellucid.watching.missed import Missed, attends
 from pellucid.watching.record import RECORD_PARTS, Live, Record, Versions, Written, read_versions
 from pellucid.watching.shapes import TokenShapes
 from pellucid.watching.steering import Steering, run
@@ -86,7 +88,7 @@ class Recorder:
     def follow(self) -> tuple[Follower, Streams]:
         """What follows the tensors of this thread."""
         self.local.streams = Streams(self.sources)
-        self.followers.append(Follower(self.module, self.followed, self.local.streams.spread))
+        self.followers.append(Follower(self.module, self.followed, self.local.streams))
         return self.followers[-1], self.local.streams
 
     @property
@@ -151,6 +153,11 @@ class Recorder:
         if self.owner() is not None:
             self._miss(args, f"it calls {name}, which isn't known; let it call scaled_dot_product_attention")
 
+    def scripted(self, function: torch.jit.ScriptFunction, args: tuple) -> None:
+        """A function that is TorchScript ran: what it did is read off its graph."""
+        if attends(str(function.inlined_graph)) and self.owner() is not None:
+            self._miss(args, f"it calls {function.name}, which is TorchScript and runs outside Python")
+
     def followed(self, followed: Followed, softmax: Softmax) -> Tensor | None:
         """One softmax that was written out, followed from end to end."""
         try:
@@ -189,14 +196,15 @@ class Recorder:
         if isinstance(module, nn.TransformerEncoderLayer):  # the fast path computes it there
             name = f"{name}.self_attn".lstrip(".")
         origin = origin or _origin(call)
-        heads = self._find_heads(call.q) if live is None else None
+        heads = self._find_heads(call) if live is None else None
         own, call, changed = call, call if heads is None else heads.bring(call), None
         if self.steering and (change := self.steering.find(name, self._free(name))) is not None:
-            shape = own.output.shape if heads and heads.count else call.output.shape
             call = change.apply(_bring_to_four(call))
-            call = replace(call, output=run(call))
-            changed = call.output.reshape(shape) if live is None else call.output
-            changed = changed if heads is None else heads.restore(changed)
+            changed = run(call)
+            call = replace(call, output=changed)
+            if live is None:
+                shape = own.output.shape
+                changed = changed.reshape(shape) if heads is None else heads.restore(changed, shape)
             live = None if live is None else {**live, "output": (changed, _four_axes)}
             own, heads = call, None
         live = self._keep_graph(name, live, own, heads) if self.gradients else None
@@ -258,20 +266,26 @@ class Recorder:
             outside if crosses else inside,
         )
 
-    def _find_heads(self, q: Tensor) -> "HeadAxis | None":
+    def _find_heads(self, call: Call) -> "HeadPlaces | None":
         """Where the heads are, if not right before the queries on an axis of their own."""
-        streams = getattr(self.local, "streams", None)
-        if streams is None or q.is_nested or q.ndim in (2, 4):
+        streams, q = getattr(self.local, "streams", None), call.q
+        if streams is None or q.is_nested or q.ndim == 2 or isinstance(call.mask, Rule):
             return None
-        if q.ndim == 3:
-            count = streams.count_features(q, 0)
-            return HeadAxis(0, count) if count > 1 else None
-        spread = streams.spread(q)
-        rest = [d for d in range(1, q.ndim - 2) if d not in spread]
-        rest = [d for d in rest if q.shape[d] > 1] or rest
-        return HeadAxis(rest[0]) if len(rest) == 1 else None
+        lead = q.shape[:-2]
+        parts = streams.part_heads(q, range(q.ndim - 2))
+        if parts is None and q.ndim > 4:
+            spread = streams.spread(q)
+            rest = [d for d in range(1, q.ndim - 2) if d not in spread]
+            rest = [d for d in rest if q.shape[d] > 1] or rest
+            parts = [[(n, [d] == rest)] for d, n in enumerate(lead)]
+        if parts is None or not all(_spreads(x.shape[:-2], lead) for x in (call.k, call.v, call.output)):
+            return None
+        heads = [[is_head for _, is_head in axis] for axis in parts]
+        if not any(map(any, heads)) or (len(heads) > 1 and all(heads[-1]) and not any(map(any, heads[:-1]))):
+            return None
+        return HeadPlaces(lead, tuple(part for axis in parts for part in axis))
 
-    def _keep_graph(self, name: str, live: Live | None, call: Call, heads: "HeadAxis | None") -> Live:
+    def _keep_graph(self, name: str, live: Live | None, call: Call, heads: "HeadPlaces | None") -> Live:
         shaped = _four_axes if heads is None else lambda x: _four_axes(heads.apart(x))
         live = live or {part: (getattr(call, part), shaped) for part in RECORD_PARTS}
         if not live["output"][0].requires_grad:
@@ -358,27 +372,41 @@ def _origin(call: Call) -> tuple[Tensor, Tensor, Tensor, Any]:
 
 
 @dataclass(frozen=True)
-class HeadAxis:
-    """An axis that holds the heads of a call, its last part if there are fewer than it is long."""
+class HeadPlaces:
+    """Which of the axes that stand before (t d) in a call, or which parts of them, are heads."""
 
-    axis: int
-    count: int | None = None
+    lead: tuple[int, ...]
+    parts: tuple[tuple[int, bool], ...]
+    """Of all these axes, the size of each part and whether it is heads."""
+
+    @property
+    def order(self) -> list[int]:
+        """The parts that are inputs, then those that are heads."""
+        return sorted(range(len(self.parts)), key=lambda i: self.parts[i][1])
 
     def apart(self, x: Tensor) -> Tensor:
-        """The tensor with its heads right before its queries."""
-        return x.movedim(self.axis, -3) if self.count is None else x.unflatten(self.axis, (-1, self.count))
+        """The tensor as (b h t d)."""
+        tail = x.shape[-2:]
+        x = x.expand(*self.lead, *tail).reshape(*(n for n, _ in self.parts), *tail)
+        number = math.prod(n for n, is_head in self.parts if is_head)
+        return x.permute(*self.order, -2, -1).reshape(math.prod(self.lead) // number, number, *tail)
 
-    def restore(self, x: Tensor) -> Tensor:
-        """The tensor as it was."""
-        return x.movedim(-3, self.axis) if self.count is None else x
+    def restore(self, x: Tensor, shape: Sequence[int]) -> Tensor:
+        """(b h t d) as it was."""
+        x = x.reshape(*(self.parts[i][0] for i in self.order), *x.shape[-2:])
+        back = sorted(range(len(self.parts)), key=self.order.__getitem__)
+        return x.permute(*back, -2, -1).reshape(shape)
 
     def bring(self, call: Call) -> Call:
         """The call with the heads of all that it has so."""
         q, k, v, output = (self.apart(getattr(call, part)) for part in RECORD_PARTS)
-        mask = call.mask
-        if isinstance(mask, Tensor):
-            mask = self.apart(mask.expand(*call.q.shape[:-2], *mask.shape[-2:]))
+        mask = self.apart(call.mask) if isinstance(call.mask, Tensor) else call.mask
         return replace(call, q=q, k=k, v=v, mask=mask, output=output)
+
+
+def _spreads(shape: Sequence[int], wide: Sequence[int]) -> bool:
+    """Whether these axes are those, or are broadcast to them."""
+    return len(shape) == len(wide) and all(n in (1, m) for n, m in zip(shape, wide, strict=True))
 
 
 def _tell_caller(owner: Owner) -> Caller:

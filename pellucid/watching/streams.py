@@ -100,6 +100,7 @@ class Streams:
         self._taken: dict[Atom, Taken] = {}
         self._sides: dict[Atom, int] = {}  # of a picture: 0 for its rows, 1 for its columns
         self._parts: dict[Atom, list[tuple[int, Axis]]] = {}  # what was joined to one axis, in order
+        self._is_picture = False
         self._entered: set[Atom] = set()  # axes of the inputs, of which only their number and order are known
 
     def enter(self, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
@@ -116,6 +117,7 @@ class Streams:
                     rest[place] = fresh(x.shape[1:][place], "feature")
                     if x.ndim == 4:
                         sides = rest[1:] if place == 0 else rest[:-1]
+                        self._is_picture = True
                         self._sides |= {atom: side for side, axis in enumerate(sides) for atom in axis}
                 self._entered.update(atom for axis in rest for atom in axis)
                 self._keep(x, Flow((batch, *rest) if x.ndim else (), self._source(name)))
@@ -134,6 +136,15 @@ class Streams:
     def _flow(self, x: Any) -> Flow | None:
         entry = self._known.get(id(x))
         return None if entry is None or entry[0]() is not x else entry[1]
+
+    def knows(self, x: Any) -> bool:
+        """Whether it was made of what came in, and not of weights alone."""
+        return self._flow(x) is not None
+
+    def exchange(self, old: Tensor, new: Tensor) -> None:
+        """What takes the place of a tensor has its axes."""
+        if (flow := self._flow(old)) is not None:
+            self._keep(new, flow)
 
     def see(self, name: str, args: tuple, kwargs: dict, out: Any) -> None:
         """One call and what came out."""
@@ -202,9 +213,7 @@ class Streams:
         if name == "cat":
             return self._join(axes, x.shape, args, kwargs, out, flows)
         if name == "pad" and out.ndim == len(axes):
-            return tuple(
-                axis if n == m else self._move(axis, m) for axis, n, m in zip(axes, x.shape, out.shape, strict=True)
-            )
+            return self._pad(axes, x.shape, out.shape, args, kwargs)
         if name == "roll":
             return self._roll(axes, args, kwargs)
         if name == "embedding" and out.ndim == x.ndim + 1:  # looked up twice, the same words are tokens of two streams
@@ -227,6 +236,8 @@ class Streams:
                 return (axes[0], fresh(out.shape[1], "feature"), *axes[2:])
             sides = axes[2:] if len(axes) == 4 else ((), ())
             if not any(self._side_of(leaves(axis)) is not None for axis in sides):  # of sounds, too: bands and times
+                if self._is_picture:  # turned, cut or put in another order since
+                    return (axes[0], fresh(out.shape[1], "feature"), *(fresh(n, "token") for n in out.shape[2:]))
                 plane = [fresh(n, "token") for n in out.shape[2:]]
                 self._sides |= {atom: side for side, axis in enumerate(plane) for atom in axis}
                 return (axes[0], fresh(out.shape[1], "feature"), *plane)
@@ -260,6 +271,13 @@ class Streams:
 
     def _grid(self, atoms: Sequence[Atom]) -> Grid | None:
         """How tokens of these axes lie on a picture, other tokens beside them."""
+        taken = self._taken.get(atoms[0]) if len(atoms) == 1 else None
+        if taken is not None:  # a part of what was joined, as it was before
+            start, whole = 0, layout.wholes(taken.axis)
+            for size, axis in self._parts.get(whole[0], ()) if len(whole) == 1 else ():
+                if (start, size) == (taken.start, atoms[0].size):
+                    return self._grid(leaves(axis))
+                start += size
         joined = self._parts.get(atoms[0]) if len(atoms) == 1 else None
         if joined is not None:
             sizes = [size for size, _ in joined]
@@ -276,13 +294,27 @@ class Streams:
         places = [(side, layout.path_of(root)) for root, side in zip(roots, sides, strict=True)]
         return Grid(rows, columns, in_order=places == sorted(places))
 
+    def _pad(self, axes: Axes, old: Sequence[int], new: Sequence[int], args: tuple, kwargs: dict) -> Axes:
+        pads = list(args[1] if len(args) > 1 else kwargs["pad"])
+        pads += [0, 0] * (len(axes) - len(pads) // 2)
+        ends = [(pads[2 * i], pads[2 * i + 1]) for i in range(len(axes))][::-1]
+        padded = []
+        for axis, m, (before, after) in zip(axes, new, ends, strict=True):
+            if not (before or after):
+                padded.append(axis)
+            elif before < 0 or after < 0:  # cut on one side or both: other tokens stand there
+                padded.append(self._resize(axis, m))
+            else:
+                padded.append(self._move(axis, m, before))
+        return tuple(padded)
+
     def _roll(self, axes: Axes, args: tuple, kwargs: dict) -> Axes:
         shifts, dims = [*args[1:], *(kwargs[key] for key in ("shifts", "dims") if key in kwargs)]
         rolled = list(axes)
         for shift, dim in zip(*((x,) if isinstance(x, int) else x for x in (shifts, dims)), strict=True):
             old = layout.wholes(rolled[dim])
             back = self._moved.get(old[0]) if len(old) == 1 else None
-            if back is not None and back.shift == -shift:
+            if back is not None and back.shift == -shift and layout.size_of(leaves(back.axis)) == layout.size_of(old):
                 rolled[dim] = back.axis
             else:
                 rolled[dim] = self._move(rolled[dim], layout.size_of(old), shift)
@@ -336,8 +368,11 @@ class Streams:
         dim = kwargs.get("dim", args[1] if len(args) > 1 else 0) % out.ndim
         if len(axes) != out.ndim:
             return _new(out.shape, axes)
-        if (whole := self._rejoin(dim, args[0] if args else kwargs["tensors"], out)) is not None:
+        given = args[0] if args else kwargs["tensors"]
+        if (whole := self._rejoin(dim, given, out)) is not None:
             return (*axes[:dim], whole, *axes[dim + 1 :])
+        if (turned := self._turn(dim, [self._flow(part) for part in given])) is not None:
+            return turned
         old = leaves(axes[dim])
         kind = old[0].kind if old else "token" if dim == out.ndim - 2 else ""
         made = fresh(out.shape[dim], kind)
@@ -368,15 +403,37 @@ class Streams:
             start += part.shape[dim]
         return whole if whole is not None and layout.size_of(leaves(whole)) == start else None
 
+    def _turn(self, dim: int, parts: Sequence[Flow | None]) -> Axes | None:
+        """Axes of which one was cut into these equal parts, each of which was laid behind the other along another."""
+        every = [part.axes for part in parts if part is not None]
+        if len(every) < max(2, len(parts)) or any(len(axes) != len(every[0]) for axes in every):
+            return None
+        places = [d for d, axis in enumerate(every[0]) if any(axes[d] != axis for axes in every)]
+        if len(places) != 1 or places[0] == dim:
+            return None
+        cut = [self._taken.get(axes[places[0]][0]) if len(axes[places[0]]) == 1 else None for axes in every]
+        size = layout.size_of(every[0][places[0]])
+        if any(taken is None or taken.start != i * size for i, taken in enumerate(cut)):
+            return None
+        whole = {taken.axis for taken in cut if taken is not None}
+        if len(whole) != 1 or (apart := layout.reshape(tuple(whole), (len(cut), size))) is None:
+            return None
+        turned = list(every[0])
+        turned[places[0]], turned[dim] = apart[1], (*apart[0], *turned[dim])
+        return tuple(turned)
+
     def _take(self, axis: Axis, start: int, size: int) -> Axis:
         """Neighbours of an axis; the same ones are the same again."""
         old = tuple(layout.wholes(axis))
         if not old or size == layout.size_of(old):
             return axis
         padded = self._moved.get(old[0]) if len(old) == 1 else None
-        if padded is not None and (padded.shift, start, size) == (0, 0, layout.size_of(leaves(padded.axis))):
+        if padded is not None and (padded.shift, size) == (start, layout.size_of(leaves(padded.axis))):
             return padded.axis
-        made = self._made.setdefault((old, "taken", start, size), fresh(size, old[0].kind))
+        kind = old[
+            len(old) > 1 and size <= layout.size_of(old[1:])
+        ].kind  # one of the slowest part, and all of the rest
+        made = self._made.setdefault((old, "taken", start, size), fresh(size, kind))
         for atom in made:
             self._taken.setdefault(atom, Taken(old, start))
         return made
@@ -423,14 +480,24 @@ class Streams:
         kinds = [{"" if atom in self._entered else atom.kind for atom in atoms} for atoms in held]
         return [d for d, each in enumerate(kinds) if "token" in each and each <= {"token", "batch"}]
 
-    def count_features(self, x: Tensor, dim: int) -> int:
-        """How many features the last parts of an axis count: heads, behind inputs; 1 if there are none or all are."""
+    def part_heads(self, x: Tensor, dims: Sequence[int]) -> list[list[tuple[int, bool]]] | None:
+        """Of each of these axes, none of which is the width, the sizes of its parts, and whether each counts heads.
+
+        Heads are features that the model made; those that came with its inputs may be others, unless they stand last.
+        None if there are no heads, or if what stands behind them isn't known.
+        """
         flow = self._flow(x)
-        atoms = leaves(flow.axes[dim]) if flow is not None and len(flow.axes) == x.ndim else []
-        kinds = [atom.kind for atom in atoms]
-        first = kinds.index("feature") if "feature" in kinds else len(atoms)
-        apart = all(kind == "feature" for kind in kinds[first:])
-        return layout.size_of(atoms[first:]) if apart else 1
+        if flow is None or len(flow.axes) != x.ndim or any(layout.size_of(flow.axes[d]) != x.shape[d] for d in dims):
+            return None
+        parts = [leaves(flow.axes[d]) for d in dims]
+        every = [atom for atoms in parts for atom in atoms]
+        features = [atom for atom in every if atom.kind == "feature"]
+        heads = [atom for atom in features if layout.origin_of(atom) not in self._entered]
+        if not heads and every[len(every) - len(features) :] == features:
+            heads = features
+        if not heads or any(not atom.kind for atom in every[every.index(heads[0]) :]):
+            return None
+        return [[(atom.size, atom in heads) for atom in atoms] for atoms in parts]
 
     def read(self, name: str, q: Tensor, k: Tensor, out: Tensor, dims: Sequence[Sequence[int]]) -> Reading | None:
         """What an attention reads, if that is known; what comes out of it is made of the queries' tokens."""
@@ -465,6 +532,8 @@ class Streams:
         theirs = [atom for d in k_dims for atom in leaves(read.axes[d])]
         lead = [atom for d, axis in enumerate(ours.axes[:-1]) if d not in q_dims for atom in leaves(axis)]
         windows = [atom for atom in lead if atom.kind == "token"]
+        if mine and all(atom.kind == "batch" for atom in mine):  # (t b d): the tokens came first
+            windows = []
         among = {*mine, *windows}
         tokens = frozenset[Atom]()
         if all(atom.kind for atom in mine):  # however they were split, rolled and padded

@@ -142,6 +142,9 @@ def read_equation(name: str, args: Sequence[Any], pair: tuple[Tensor, Tensor]) -
     """A product as Einstein wrote it: the letters of the left, of the right and of what comes out."""
     lead = [f"…{i}" for i in range(24)]
     left, right = pair
+    if name == "linear":
+        rows = lead[len(lead) - left.ndim + 1 :]
+        return [*rows, "d"], ["k", "d"], [*rows, "k"]
     if name != "einsum":
         n, m = left.ndim - 2, right.ndim - 2
         a, b, out = ([*lead[len(lead) - rank :]] for rank in (n, m, max(n, m)))

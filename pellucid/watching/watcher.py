@@ -19,13 +19,21 @@ from pellucid.layers.attention import MultiHeadAttention
 from pellucid.layers.linear import Linear
 from pellucid.ops.attention import observed_by
 from pellucid.watching.generation import stitch
-from pellucid.watching.missed import ChangedOutput, Missed, MissedAttention, list_outside, list_scripted, say_missed
+from pellucid.watching.missed import (
+    ChangedOutput,
+    Missed,
+    MissedAttention,
+    list_outside,
+    list_scripted,
+    say_missed,
+)
 from pellucid.watching.mode import (
     Mode,
     compiled_shown,
     fast_path_kept,
     flex_shown_to,
     model_entered,
+    scripted_shown,
     started_threads_watched,
 )
 from pellucid.watching.record import Record
@@ -210,6 +218,7 @@ def _strangers_shown_to(recorder: Recorder, model: nn.Module) -> Iterator[None]:
         compiled_shown(),
         fast_path_kept(),
         started_threads_watched(),
+        scripted_shown(),
         model_entered(model, recorder),
         Mode(recorder),
     ):
