@@ -3,7 +3,8 @@
 A model says what its output means by its shape and by the names of its parts; nothing here knows a model by its name.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -71,42 +72,42 @@ def generate(model: nn.Module, fed: Fed, reader: Reader, question: Question) -> 
     if not hasattr(model, "generate"):
         raise ValueError(f"{type(model).__name__} has no generate(); leave out generate")
     say: Any = model.generate
-    began: list[Tensor] = []
+    with _noting_start(model, "decoder_input_ids" if crossing else "input_ids") as starts, torch.no_grad():
+        output: Any = say(**fed.arguments, max_new_tokens=count, do_sample=False, num_beams=1)
+    ids = getattr(output, "sequences", output)[:1]
+    if starts:  # of which some models give nothing back, as Whisper of its language and task
+        start = starts[-1]
+        is_given_back = torch.equal(ids[:, : start.shape[1]], start)
+        return read_back(model, fed, reader, ids if is_given_back else torch.cat([start, ids], 1), start.shape[1])
+    begins = crossing or described or question.audio is not None  # with one token of the model's own
+    return read_back(model, fed, reader, ids, 1 if begins else fed.arguments["input_ids"].shape[1])
 
-    def note(module: nn.Module, args: Any, kwargs: dict[str, Any]) -> None:
-        if not began and isinstance(x := kwargs.get("decoder_input_ids"), Tensor):
-            began.append(x[:1])
+
+@contextmanager
+def _noting_start(model: nn.Module, argument: str) -> Iterator[list[Tensor]]:
+    """The text that it was to go on from, as the last: before it, some ask the model for the language."""
+    starts: list[Tensor] = []
+    longest = 0
+
+    def note(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        nonlocal longest
+        x, past = kwargs.get(argument), kwargs.get("past_key_values")
+        read = len(past or ()) if past is None or isinstance(past, tuple) else past.get_seq_length()
+        if isinstance(x, Tensor) and not read:
+            if x.shape[1] != longest + 1 or not starts:  # else it is a step of a generation that keeps no past
+                starts.append(x[:1])
+            longest = x.shape[1]
 
     hook = model.register_forward_pre_hook(note, with_kwargs=True)
     try:
-        with torch.no_grad():
-            output: Any = say(**fed.arguments, max_new_tokens=count, do_sample=False, num_beams=1)
+        yield starts
     finally:
         hook.remove()
-    ids = getattr(output, "sequences", output)[:1]
-    begins = crossing or described or question.audio is not None
-    return read_back(model, fed, reader, ids, begins, began[0] if crossing and began else None)
 
 
-def read_back(
-    model: nn.Module, fed: Fed, reader: Reader, ids: Tensor, begins: bool, began: Tensor | None = None
-) -> Fed:
-    """The call in which the model reads what it has said. begins: its text begins with one token of its own.
-
-    began: what the decoder was given first, of which `generate` may give nothing back (Whisper's language and task).
-    """
+def read_back(model: nn.Module, fed: Fed, reader: Reader, ids: Tensor, prompt: int) -> Fed:
+    """The call in which the model reads what it has said, behind so many tokens that it was given."""
     argument = "decoder_input_ids" if is_crossing(model) else "input_ids"
-    prompt = 1 if begins else fed.arguments["input_ids"].shape[1]
-    start = _special(model, "decoder_start_token_id")
-    if begins and is_crossing(model) and start is not None and int(ids[0, 0]) != start:
-        ids = torch.cat([ids.new_tensor([[start]]), ids], dim=1)
-    if began is not None and began.shape[1] > 1:
-        prompt = began.shape[1]
-        if not torch.equal(ids[:, :prompt], began):
-            ids = torch.cat([began, ids[:, 1:]], dim=1)
-    given = None if is_crossing(model) else fed.arguments.get("input_ids")
-    if given is not None and torch.equal(ids[:, : given.shape[1]], given):  # a picture's tokens, and no text
-        prompt = given.shape[1]
     ends = _special(model, "eos_token_id")
     ends = ends if isinstance(ends, list) else [ends]
     while ids.shape[1] > prompt and int(ids[0, -1]) in ends:
@@ -136,11 +137,13 @@ def answer(model: nn.Module, fed: Fed, reader: Reader, output: Any, labels: Sequ
     logits = logits if logits is not None else _only_tensor(output)
     if logits is None or (isinstance(output, Tensor) and logits.ndim != 2):
         return Answered("encoder", ())
-    counted = getattr(getattr(model, "config", None), "num_labels", logits.shape[-1])
-    if logits.ndim == 2 and counted != logits.shape[1] and any(row.ids.shape == logits.shape for row in fed.texts):
-        return Answered("encoder", ())  # a number for each token, and no classes
+    config = getattr(model, "config", None)
     if logits.ndim == 2 and len(logits) == 1:
-        return _classes(logits[0], _names(model, labels, logits.shape[1]))
+        is_of_tokens = any(row.ids.shape == logits.shape for row in fed.texts)
+        if is_of_tokens and getattr(config, "num_labels", logits.shape[1]) != logits.shape[1]:
+            return Answered("encoder", ())  # a number for each token, and no classes
+        several = getattr(config, "problem_type", None) == "multi_label_classification"
+        return _classes(logits, _names(model, labels, logits.shape[1]), several)
     text = next((row for row in reversed(fed.texts) if row.ids.shape[1] >= logits.shape[1] > 0), None)
     if logits.ndim != 3 or text is None:
         return Answered("encoder", ())
@@ -154,17 +157,25 @@ def answer(model: nn.Module, fed: Fed, reader: Reader, output: Any, labels: Sequ
 # Of each sort
 
 
-def _classes(logits: Tensor, names: Sequence[str]) -> Answered:
+def _classes(logits: Tensor, names: Sequence[str], several: bool) -> Answered:
+    """several: each class is there or not, whatever the others are."""
+
+    def share(logits: Tensor) -> Tensor:
+        return logits.sigmoid() if several else logits.softmax(-1)
+
     def find(target: int | str) -> Target:
         place = find_place(target, names)
         return Target(
             names[place],
             lambda output: _logits(output)[0, place],
-            share=lambda output: _logits(output).softmax(-1)[:, place],
+            share=lambda output: share(_logits(output))[:, place],
         )
 
-    best = top(logits, names.__getitem__, len(names))
-    return Answered("classifier", (find(int(logits.argmax())),), best[:TOP], find=find)
+    best = top(logits[0], names.__getitem__)
+    if several:
+        high = logits[0].detach().float().sigmoid().topk(len(best))
+        best = tuple((names[int(i)], float(x)) for i, x in zip(high.indices, high.values, strict=True))
+    return Answered("classifier", (find(int(logits[0].argmax())),), best, find=find)
 
 
 def _compared(logits: Tensor, fed: Fed) -> Answered:

@@ -13,6 +13,7 @@ from einops import reduce
 from jaxtyping import Float
 from torch import Tensor
 
+from pellucid.config import brief
 from pellucid.explain import chains, maps
 from pellucid.explain.chains import DecoderRecords, Start, WhichHead
 from pellucid.explain.flow import flow, flow_decoder
@@ -25,6 +26,7 @@ from pellucid.watching import Record
 
 ALL_METHODS: tuple[str, ...] = (*get_args(maps.Method), "column mass", "integrated gradients")
 USUAL = ("rollout", "gradient")
+CHAINS = ("rollout", "flow", "gradient")
 STEPS = 32  # points of the path that gradients are integrated over
 AT_ONCE = 2e9  # parameters × tokens × answers above which only what needs no gradient of its own is usual
 
@@ -102,13 +104,13 @@ def _values(
     for tokens, start in starts.items():
         own = self_records(passage.seen, passage.ends, tokens)
         across = cross_records(passage.seen, passage.ends, tokens)
+        if method in CHAINS:
+            _check_order(passage, tokens, len(across))
         if own:
             values[tokens] = _along(method, own, start, **how)[passage.row(own[-1])]
         for context, layers in across.items():
             encoder = self_records(passage.seen, passage.ends, context)
             row = passage.row(layers[-1][1])
-            if method in ("rollout", "flow", "gradient"):
-                _check_order(passage, tokens, len(across))
             if method == "rollout":  # both together sum to one
                 values[context], values[tokens] = (x[row] for x in chains.rollout_decoder(layers, encoder, start))
             else:
@@ -117,27 +119,25 @@ def _values(
 
 
 def _check_order(passage: Passage, tokens: Tokens, contexts: int) -> None:
-    """ValueError unless each layer attends to its own tokens once at most, and then to one context."""
+    """ValueError unless each layer attends to its own tokens alone, or once at most and then to one context."""
     own = [passage.ends[name].keys is tokens for name in tokens.names]
-    jumped = _list_jumped(passage, tokens)
-    if contexts > 1 or own[-1] or jumped or any(one and other for one, other in itertools.pairwise(own)):
+    mixed = contexts > 1 or own[-1] or any(one and other for one, other in itertools.pairwise(own))
+    if (contexts and mixed) or _stands_between(passage, tokens):
         raise ValueError(
-            f"the attentions {', '.join(tokens.names)} are no layers that each attend to their own tokens and then to "
-            "one context: no chain goes through them"
+            f"the attentions {brief(', '.join(tokens.names))} are no layers that each attend to their own tokens, and "
+            "then to one context or none: no chain goes through them"
         )
 
 
-def _list_jumped(passage: Passage, tokens: Tokens) -> list[str]:
-    """Attentions that stand between those of these tokens, by their queries, and aren't among them."""
+def _stands_between(passage: Passage, tokens: Tokens) -> bool:
+    """Whether an attention that is none of theirs has queries made by one of them, and makes those of another."""
     readings = {name: record.reading for name, record in passage.seen.items() if record.reading is not None}
     chain = [readings[name] for name in tokens.names if name in readings]
-    return [
-        name
-        for name, reading in readings.items()
+    return any(
+        any(other.queries >> one.number & 1 for one in chain) and any(one.queries >> other.number & 1 for one in chain)
+        for name, other in readings.items()
         if name not in tokens.names
-        and any(reading.queries >> one.number & 1 for one in chain)
-        and any(one.queries >> reading.number & 1 for one in chain)
-    ]
+    )
 
 
 def _along(
@@ -194,7 +194,7 @@ def _starts(passage: Passage, target: Target | None) -> dict[Tokens, Start]:
     whole = [tokens for tokens in drawn if not _is_in_parts(passage, tokens)]
     if drawn and not whole:
         raise ValueError(
-            f"{type(passage.model).__name__} attends within windows or to channels: no map goes through that"
+            f"{type(passage.model).__name__} attends {_say_parts(passage, drawn)}: no map goes through that"
         )
     starts = {tokens: _start(passage, passage.seen[tokens.names[-1]], target) for tokens in whole}
     return {tokens: start for tokens, start in starts.items() if start is not None}
@@ -203,6 +203,13 @@ def _starts(passage: Passage, target: Target | None) -> dict[Tokens, Start]:
 def _is_in_parts(passage: Passage, tokens: Tokens) -> bool:
     readings = [passage.seen[name].reading for name in tokens.names]
     return any(reading is not None and reading.kind in ("windows", "channels") for reading in readings)
+
+
+def _say_parts(passage: Passage, drawn: Sequence[Tokens]) -> str:
+    places = [passage.ends[name].places for tokens in drawn for name in tokens.names]
+    if all(x is None or (len(x) == 1 and int(x.min()) >= 0) for x in places) and any(x is not None for x in places):
+        return "to tokens in another order than they came in"
+    return "within windows or to channels"
 
 
 def _start(passage: Passage, last: Record, target: Target | None) -> Start | None:
@@ -283,7 +290,7 @@ def _made_of(passage: Passage, name: str) -> Tokens | None:
     """The first tokens that were made of this argument and of nothing else."""
     texts = {text.argument: len(text.labels[0]) for text in passage.fed.texts}
     for tokens in passage.tokens:
-        if tokens.kind == "channels":
+        if tokens.kind == "channels" or tokens.is_moved:
             continue
         inputs = [each for each in tokens.inputs if not each.endswith("mask")]
         if name in texts and tokens.stream.kind == "text" and tokens.count == texts[name] and inputs in ([name], []):

@@ -28,9 +28,16 @@ class Tokens:
     """How the first attention reads them; None where the data could not be followed."""
     grid: Grid | None = None
     """How they lie on a picture, where the data say it."""
+    placed: bool = False
+    """Whether the places of windows say which is which."""
     names: list[str] = field(default_factory=list)
     """The attentions whose queries they are."""
     stream: Stream = field(init=False)
+
+    @property
+    def is_moved(self) -> bool:
+        """Whether they stand in another order than what they were made of: they would be called what they aren't."""
+        return _is_moved(self.grid) and not self.placed
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,17 +76,23 @@ def _follow(seen: Seen) -> dict[str, Ends]:
             count = n_keys = int((places >= 0).sum())
         grids = (None, None) if reading is None else reading.grids
         of = reading.tokens if reading is not None and kind != "channels" else None
-        which = of or (kind, _stack(name)), count
-        asking = known.setdefault(which, Tokens(count, seen.inputs(name), kind, grids[0]))
+        placed = places is not None
+        which = of or (kind, _stack(name)), count, _is_moved(grids[0]) and not placed
+        asking = known.setdefault(which, Tokens(count, seen.inputs(name), kind, grids[0], placed))
         asking.names.append(name)
         if reading is None or not _crosses(reading, count, n_keys):
             answering = asking if n_keys == count else known.setdefault((which, n_keys), Tokens(n_keys, (), kind))
         else:
-            answering = _written_by(seen, ends, name) or known.setdefault(
+            written = None if _is_moved(grids[1]) else _written_by(seen, ends, name)
+            answering = written or known.setdefault(
                 ("keys", reading.keys, n_keys), Tokens(n_keys, seen.inputs(name, "keys"), kind, grids[1])
             )
         ends[name] = Ends(asking, answering, places)
     return ends
+
+
+def _is_moved(grid: Grid | None) -> bool:
+    return grid is not None and not grid.in_order
 
 
 def _crosses(reading: Reading, count: int, n_keys: int) -> bool:
@@ -109,6 +122,8 @@ def _describe(tokens: Tokens, fed: Fed, model: nn.Module, row: int) -> Stream:
     named = [text for text in texts if text.argument in tokens.inputs]
     if tokens.kind == "channels":
         return Stream("channels", "tokens", tuple(f"channel {i}" for i in range(tokens.count)))
+    if tokens.is_moved:
+        return Stream("tokens", "tokens", tuple(map(str, range(tokens.count))))
     seen_pixels = bool({"pixel_values", "0"} & set(tokens.inputs)) or tokens.kind is None
     if named or (texts and not (fed.pictures and seen_pixels)):
         return _text((named or texts)[0], fed, row)
@@ -137,15 +152,13 @@ def _patches(count: int, grid: Grid) -> Stream:
 
 
 def lay_out(tokens: Tokens, fed: Fed, model: nn.Module) -> Grid | None:
-    """How tokens of a picture lie on it: by the data, or where those don't say, by their number."""
+    """How tokens of a picture lie on it: by the data, or where those weren't followed, by their number."""
     grid = tokens.grid
-    if grid is None and tokens.kind is not None:  # the data were followed, and don't say it
-        return None
-    if grid is None:
+    if grid is None and tokens.kind is None:
         sides = find_grid(tokens.count, fed, model)
         return None if sides is None else Grid(*sides, first=tokens.count - sides[0] * sides[1])
-    size = grid.rows * grid.columns
-    return grid if grid.in_order and 1 < size <= tokens.count - grid.first <= size + MOST_EXTRA else None
+    size = 0 if grid is None else grid.rows * grid.columns
+    return grid if grid is not None and 1 < size <= tokens.count - grid.first <= size + MOST_EXTRA else None
 
 
 def _frames(count: int, seconds: float) -> Stream:

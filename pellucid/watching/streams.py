@@ -62,21 +62,21 @@ class Reading:
 
 @dataclass(frozen=True)
 class Grid:
-    """Tokens that lie on a picture, rows by columns, those from `first` on."""
+    """Tokens that lie on a picture, rows by columns, those from `first` on; no rows if they were moved and on none."""
 
     rows: int
     columns: int
     first: int = 0
     in_order: bool = True
-    """Whether they follow row by row."""
+    """Whether they follow row by row; if not, `Reading.places` may say which is which."""
 
 
 @dataclass(frozen=True, eq=False)
 class Moved:
-    """An axis that was rolled or padded: what it was, and by how much it was rolled."""
+    """An axis that was rolled, turned or padded: what it was, and which of its places stands where; −1 for padding."""
 
     axis: Axis
-    shift: int
+    places: tuple[int, ...]
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,12 +95,14 @@ class Streams:
         self._known: dict[int, tuple[weakref.ref, Flow]] = {}
         self._room = ROOM
         self._joined: dict[Atom, set[Atom]] = {}
-        self._made: dict[tuple, Axis] = {}  # the same tokens rolled or padded alike in every layer are the same again
+        self._made: dict[tuple, Axis] = {}  # the same tokens moved alike in every layer are the same again
         self._moved: dict[Atom, Moved] = {}
         self._taken: dict[Atom, Taken] = {}
+        self._mixed: set[Atom] = set()  # parts of one axis, joined in another order
+        self._found: dict[Axis, list[Taken]] = {}  # in which axes these stand, as what was taken or joined
         self._sides: dict[Atom, int] = {}  # of a picture: 0 for its rows, 1 for its columns
         self._parts: dict[Atom, list[tuple[int, Axis]]] = {}  # what was joined to one axis, in order
-        self._is_picture = False
+        self._is_picture = False  # whether one came in: only what is followed to its sides lies on it
         self._entered: set[Atom] = set()  # axes of the inputs, of which only their number and order are known
 
     def enter(self, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
@@ -195,8 +197,14 @@ class Streams:
 
         That is the residual stream, where something that was made from it is added to it.
         """
-        shaped = [pair for pair in flows if pair[0].shape == out.shape]
-        return min(shaped or flows[:1], key=lambda pair: pair[1].sources.bit_count())
+        shaped = [pair for pair in flows if pair[0].shape == out.shape] or flows[:1]
+        least = min(pair[1].sources.bit_count() for pair in shaped)
+        near = [pair for pair in shaped if pair[1].sources.bit_count() == least]
+        return near[0] if len(near) == 1 else min(near, key=lambda pair: self._is_moved(pair[1].axes))
+
+    def _is_moved(self, axes: Axes) -> bool:
+        """Whether its tokens are others', moved: of a sum of each token and the one before it, they are none."""
+        return any(atom in self._moved or atom in self._taken for axis in axes for atom in axis)
 
     def _follow(
         self, name: str, x: Tensor, axes: Axes, args: tuple, kwargs: dict, out: Tensor, flows: list[tuple[Tensor, Flow]]
@@ -213,9 +221,15 @@ class Streams:
         if name == "cat":
             return self._join(axes, x.shape, args, kwargs, out, flows)
         if name == "pad" and out.ndim == len(axes):
-            return self._pad(axes, x.shape, out.shape, args, kwargs)
-        if name == "roll":
-            return self._roll(axes, args, kwargs)
+            return self._pad(axes, x.shape, args, kwargs)
+        if name in TURNS and len(axes) == x.ndim:
+            return self._turn(name, axes, args, kwargs)
+        if name == "narrow" and len(axes) == x.ndim:
+            dim, start, size = [*args[1:], *(kwargs[key] for key in ("dim", "start", "length") if key in kwargs)]
+            return _replaced(axes, dim, self._take(axes[dim], int(start) % max(x.shape[dim], 1), size))
+        if name == "index_select" and x is args[0] and len(axes) == x.ndim:
+            dim, index = [*args[1:], *(kwargs[key] for key in ("dim", "index") if key in kwargs)]
+            return _replaced(axes, dim, self._choose(axes[dim], index, out.shape[dim]))
         if name == "embedding" and out.ndim == x.ndim + 1:  # looked up twice, the same words are tokens of two streams
             return (*axes[:1], *(fresh(n, "token") for n in out.shape[1:-1]), fresh(out.shape[-1], "feature"))
         if name == "view_as_complex":
@@ -250,9 +264,28 @@ class Streams:
         """An axis of another size in the place of this one: what was a side of a picture is one, coarser or finer."""
         made = fresh(size, kind or _kind_of(axis))
         side = self._side_of(leaves(axis))
-        if side is not None:
+        if side is not None and self._covers(axis, layout.size_of(leaves(axis)) / max(size, 1)):
             self._sides |= dict.fromkeys(made, side)
         return made
+
+    def _covers(self, axis: Axis, cell: float) -> bool:
+        """Whether all of a side lies there as it came in; what was cut off or padded before it is less than a cell."""
+        whole = layout.wholes(axis)
+        if len(whole) != 1:
+            return all(map(self._is_whole, whole))
+        root, here = self._coordinates(whole[0], taken=True)
+        inside = [place for place in here if place >= 0]
+        if not inside or not self._is_whole(root) or inside != [*range(inside[0], inside[-1] + 1)]:
+            return False
+        return max(inside[0], root.size - 1 - inside[-1], here.index(inside[0])) < cell
+
+    def _is_whole(self, root: Atom) -> bool:
+        """Whether it is no part of something that was cut, or moved otherwise than by padding behind it."""
+        origin = layout.origin_of(root)
+        moved = self._moved.get(origin)
+        return origin not in self._taken and (
+            moved is None or all(place in (i, -1) for i, place in enumerate(moved.places))
+        )
 
     def _side_of(self, atoms: Sequence[Atom]) -> int | None:
         """Which side of a picture they all count; None if none, or not one alone."""
@@ -271,14 +304,9 @@ class Streams:
 
     def _grid(self, atoms: Sequence[Atom]) -> Grid | None:
         """How tokens of these axes lie on a picture, other tokens beside them."""
-        taken = self._taken.get(atoms[0]) if len(atoms) == 1 else None
-        if taken is not None:  # a part of what was joined, as it was before
-            start, whole = 0, layout.wholes(taken.axis)
-            for size, axis in self._parts.get(whole[0], ()) if len(whole) == 1 else ():
-                if (start, size) == (taken.start, atoms[0].size):
-                    return self._grid(leaves(axis))
-                start += size
         joined = self._parts.get(atoms[0]) if len(atoms) == 1 else None
+        if not self._mixed.isdisjoint(atoms):
+            return Grid(0, layout.size_of(atoms), in_order=False)
         if joined is not None:
             sizes = [size for size, _ in joined]
             found = [(i, grid) for i, (_, axis) in enumerate(joined) if (grid := self._grid(leaves(axis))) is not None]
@@ -286,63 +314,92 @@ class Streams:
                 return None
             i, grid = found[0]
             return replace(grid, first=grid.first + sum(sizes[:i]))
-        roots = [self._coordinates(atom)[0] for atom in layout.wholes(atoms)]
+        found = [self._coordinates(atom) for atom in layout.wholes(atoms)]
+        roots = [root for root, _ in found]
         sides = [side for root in roots if (side := self._side_of([root])) is not None]
-        if len(sides) < len(roots) or {*sides} != {0, 1}:
+        if len(roots) == 1 and not sides and roots[0] not in atoms and sorted(found[0][1]) == [*range(roots[0].size)]:
+            return Grid(0, roots[0].size, in_order=False)
+        if len(sides) < len(roots) or {*sides} != {0, 1} or not all(map(self._is_whole, roots)):
             return None
         rows, columns = (math.prod(r.size for r, s in zip(roots, sides, strict=True) if s == side) for side in (0, 1))
         places = [(side, layout.path_of(root)) for root, side in zip(roots, sides, strict=True)]
-        return Grid(rows, columns, in_order=places == sorted(places))
+        in_order = places == sorted(places) and all(here == [*range(root.size)] for root, here in found)
+        return Grid(rows, columns, in_order=in_order)
 
-    def _pad(self, axes: Axes, old: Sequence[int], new: Sequence[int], args: tuple, kwargs: dict) -> Axes:
+    def _pad(self, axes: Axes, old: Sequence[int], args: tuple, kwargs: dict) -> Axes:
         pads = list(args[1] if len(args) > 1 else kwargs["pad"])
-        pads += [0, 0] * (len(axes) - len(pads) // 2)
-        ends = [(pads[2 * i], pads[2 * i + 1]) for i in range(len(axes))][::-1]
-        padded = []
-        for axis, m, (before, after) in zip(axes, new, ends, strict=True):
-            if not (before or after):
-                padded.append(axis)
-            elif before < 0 or after < 0:  # cut on one side or both: other tokens stand there
-                padded.append(self._resize(axis, m))
-            else:
-                padded.append(self._move(axis, m, before))
+        padded = list(axes)
+        for i, (before, after) in enumerate(zip(pads[::2], pads[1::2], strict=True), 1):
+            axis, start, stop = axes[-i], max(-before, 0), old[-i] - max(-after, 0)
+            kept = self._take(axis, start, stop - start)
+            places = [*[-1] * before, *range(stop - start), *[-1] * after]
+            padded[-i] = made = self._move(kept, places)
+            if len(layout.wholes(kept)) > 1 and len(made) == 1 and made != kept:  # all patches, and a token beside them
+                self._parts[made[0]] = [(max(before, 0), ()), (stop - start, kept), (max(after, 0), ())]
         return tuple(padded)
 
-    def _roll(self, axes: Axes, args: tuple, kwargs: dict) -> Axes:
-        shifts, dims = [*args[1:], *(kwargs[key] for key in ("shifts", "dims") if key in kwargs)]
-        rolled = list(axes)
-        for shift, dim in zip(*((x,) if isinstance(x, int) else x for x in (shifts, dims)), strict=True):
-            old = layout.wholes(rolled[dim])
-            back = self._moved.get(old[0]) if len(old) == 1 else None
-            if back is not None and back.shift == -shift and layout.size_of(leaves(back.axis)) == layout.size_of(old):
-                rolled[dim] = back.axis
-            else:
-                rolled[dim] = self._move(rolled[dim], layout.size_of(old), shift)
-        return tuple(rolled)
+    def _turn(self, name: str, axes: Axes, args: tuple, kwargs: dict) -> Axes:
+        """Rolled, mirrored, or turned by right angles."""
+        turned = list(axes)
+        given: list[Any] = [*args[1:], *(kwargs[key] for key in ("shifts", "k", "dims") if key in kwargs)]
+        if name == "roll":
+            if len(given) < 2 or not (isinstance(given[1], int) or given[1]):  # over all axes as one
+                return _new([layout.size_of(leaves(axis)) for axis in axes])
+            for shift, dim in zip(*((x,) if isinstance(x, int) else x for x in given[:2]), strict=True):
+                n = layout.size_of(leaves(turned[dim]))
+                turned[dim] = self._move(turned[dim], [(i - shift) % n for i in range(n)])
+            return tuple(turned)
+        k, plane = 0, [0, 1]
+        if name == "rot90":
+            k = given.pop(0) % 4 if given and isinstance(given[0], int) else 1
+            plane = given[-1] if given else plane
+            mirrored = ((), plane[1:], plane, plane[:1])[k]
+        else:
+            named = {"fliplr": [1], "flipud": [0]}.get(name) or given
+            mirrored = named[0] if isinstance(named[0], tuple | list) else named
+        for dim in mirrored:
+            turned[dim] = self._move(turned[dim], range(layout.size_of(leaves(turned[dim])))[::-1])
+        if k % 2:
+            turned[plane[0]], turned[plane[1]] = turned[plane[1]], turned[plane[0]]
+        return tuple(turned)
 
-    def _move(self, axis: Axis, size: int, shift: int = 0) -> Axis:
-        """The axis rolled by so much, or padded to this size."""
-        old = tuple(layout.wholes(axis))
-        kind = old[0].kind if old else ""
-        made = self._made.setdefault((old, size, shift), fresh(size, kind))
+    def _choose(self, axis: Axis, index: Any, size: int) -> Axis:
+        """What an index picks: the same axis in another order, if a list of all of it says so; else others."""
+        n = layout.size_of(leaves(axis))
+        if isinstance(index, list) and sorted(places := [i % n for i in index]) == [*range(n)]:
+            return self._move(axis, places)
+        return fresh(size, _kind_of(axis))
+
+    def _move(self, axis: Axis, places: Sequence[int]) -> Axis:
+        """The axis with these of its places, one after the other; moved back, it is what it was."""
+        base = tuple(layout.wholes(axis))
+        if len(base) == 1 and (moved := self._moved.get(base[0])) is not None:
+            base, places = tuple(layout.wholes(moved.axis)), [-1 if i < 0 else moved.places[i] for i in places]
+        places = tuple(places)
+        if places == (*range(layout.size_of(base)),):
+            return base
+        made = self._made.setdefault((base, places), fresh(len(places), _kind_of(base)))
         for atom in made:
-            self._moved.setdefault(atom, Moved(axis, shift))
-            if (side := self._side_of(leaves(axis))) is not None:
+            self._moved.setdefault(atom, Moved(base, places))
+            if (side := self._side_of(base)) is not None:
                 self._sides[atom] = side
         return made
 
-    def _coordinates(self, atom: Atom) -> tuple[Atom, Tensor]:
-        """Where each place of an axis lay before it was rolled and padded, and the axis that it was; −1 for padding."""
-        here = torch.arange(atom.size)
-        while (moved := self._moved.get(atom)) is not None:
-            parts = layout.wholes(moved.axis)
+    def _coordinates(self, atom: Atom, *, taken: bool = False) -> tuple[Atom, list[int]]:
+        """Where each place of an axis lay before it was moved, and the axis that it was; −1 for padding.
+
+        taken: before it was taken out of another, too.
+        """
+        here = [*range(atom.size)]
+        while True:
+            moved, cut = self._moved.get(atom), self._taken.get(atom) if taken else None
+            before = moved or cut
+            parts = [] if before is None else layout.wholes(before.axis)
             if len(parts) != 1:
-                break
-            whole = parts[0]
-            here = torch.where(here < 0, here, (here - moved.shift) % atom.size)
-            here = here.where(here < whole.size, -1)
-            atom = whole
-        return atom, here
+                return atom, here
+            start = 0 if cut is None else cut.start
+            here = [i if i < 0 else i + start if moved is None else moved.places[i] for i in here]
+            atom = parts[0]
 
     def _place(self, rows: list[Atom], windows: list[Atom]) -> Tensor | None:
         """Which token stands at each place of each window: from the axes that were split into windows."""
@@ -353,7 +410,7 @@ class Streams:
         number, padding = torch.zeros(1, 1, dtype=torch.long), torch.zeros(1, 1, dtype=torch.bool)
         for root in roots:
             whole, here = self._coordinates(root)
-            placed = layout.arrange(here, (tuple(layout.parts_of(root, among) or ()),), [windows, rows])
+            placed = layout.arrange(torch.tensor(here), (tuple(layout.parts_of(root, among) or ()),), [windows, rows])
             padding = padding | (placed < 0)
             number = number * whole.size + placed
         return number.masked_fill(padding, -1)
@@ -369,41 +426,59 @@ class Streams:
         if len(axes) != out.ndim:
             return _new(out.shape, axes)
         given = args[0] if args else kwargs["tensors"]
-        if (whole := self._rejoin(dim, given, out)) is not None:
-            return (*axes[:dim], whole, *axes[dim + 1 :])
-        if (turned := self._turn(dim, [self._flow(part) for part in given])) is not None:
+        again = self._rejoin(dim, given, out)
+        if isinstance(again, tuple):
+            return _replaced(axes, dim, again)
+        if (turned := self._lay_behind(dim, [self._flow(part) for part in given])) is not None:
             return turned
         old = leaves(axes[dim])
         kind = old[0].kind if old else "token" if dim == out.ndim - 2 else ""
         made = fresh(out.shape[dim], kind)
         for atom in made:
-            parts = [part for part in (args[0] if args else kwargs["tensors"]) if part.ndim == out.ndim]
+            parts = [part for part in given if part.ndim == out.ndim]
             known = [self._flow(part) for part in parts]
             near = [flow.axes[dim] if flow and len(flow.axes) == out.ndim else () for flow in known]
             self._parts[atom] = [(part.shape[dim], axis) for part, axis in zip(parts, near, strict=True)]
+            start = 0
+            for size, axis in self._parts[atom] if again is None else ():
+                self._found.setdefault(tuple(layout.wholes(axis)), []).append(Taken(made, start))
+                start += size
+            if again is False:
+                self._mixed.add(atom)
             self._joined[atom] = {a for _, flow in flows if len(flow.axes) == out.ndim for a in leaves(flow.axes[dim])}
             for part in tuple(self._joined[atom]):
                 self._joined[atom] |= self._joined.get(part, set())
         return (*axes[:dim], made, *axes[dim + 1 :])
 
-    def _rejoin(self, dim: int, parts: Sequence[Tensor], out: Tensor) -> Axis | None:
-        """The axis that these parts were taken out of, each where it was: positions may be given to some of them."""
-        whole: Axis | None = None
+    def _rejoin(self, dim: int, parts: Sequence[Tensor], out: Tensor) -> Axis | Literal[False] | None:
+        """The axis that these parts were taken out of or joined to: positions may be given to some of them.
+
+        None if there is no such axis, False if they stand in another order than they did, and it isn't known in which.
+        """
+        stood: list[tuple[int, Axis]] = []  # from where on, and what
         start = 0
         for part in parts:
             flow = self._flow(part)
             if flow is None or len(flow.axes) != out.ndim:
                 return None
-            old = layout.wholes(flow.axes[dim])
-            taken = self._taken.get(old[0]) if len(old) == 1 else None
-            if taken is not None and taken.start == start and whole in (None, taken.axis):
-                whole = taken.axis
-            elif old:  # one token alone can't be told from another
-                return None
+            if old := tuple(layout.wholes(flow.axes[dim])):  # one token alone can't be told from another
+                stood.append((start, old))
             start += part.shape[dim]
-        return whole if whole is not None and layout.size_of(leaves(whole)) == start else None
+        for whole in self._found.get(stood[0][1], ()) if stood else ():
+            same = all(
+                any((t.axis, t.start) == (whole.axis, at) for t in self._found.get(old, ())) for at, old in stood
+            )
+            if same and layout.size_of(leaves(whole.axis)) == start:
+                return whole.axis
+        taken = [self._taken.get(old[0]) if len(old) == 1 else None for _, old in stood]
+        if not taken or taken[0] is None or any(each is None or each.axis != taken[0].axis for each in taken):
+            return None
+        each = zip(taken, stood, strict=True)
+        places = [i for t, (_, old) in each if t is not None for i in range(t.start, t.start + layout.size_of(old))]
+        whole = taken[0].axis
+        return self._move(whole, places) if sorted(places) == [*range(layout.size_of(whole))] else False
 
-    def _turn(self, dim: int, parts: Sequence[Flow | None]) -> Axes | None:
+    def _lay_behind(self, dim: int, parts: Sequence[Flow | None]) -> Axes | None:
         """Axes of which one was cut into these equal parts, each of which was laid behind the other along another."""
         every = [part.axes for part in parts if part is not None]
         if len(every) < max(2, len(parts)) or any(len(axes) != len(every[0]) for axes in every):
@@ -427,15 +502,23 @@ class Streams:
         old = tuple(layout.wholes(axis))
         if not old or size == layout.size_of(old):
             return axis
-        padded = self._moved.get(old[0]) if len(old) == 1 else None
-        if padded is not None and (padded.shift, size) == (start, layout.size_of(leaves(padded.axis))):
-            return padded.axis
-        kind = old[
-            len(old) > 1 and size <= layout.size_of(old[1:])
-        ].kind  # one of the slowest part, and all of the rest
+        if len(old) == 1 and old[0] in self._moved:
+            back = self._move(axis, range(start, start + size))
+            if back == tuple(layout.wholes(self._moved[old[0]].axis)):  # what had been padded
+                return back
+        before = 0
+        for count, part in self._parts.get(old[0], ()) if len(old) == 1 else ():
+            if (before, count) == (start, size) and part:  # what had been joined
+                return part
+            before += count
+        # One of the slowest part, and all of the rest.
+        kind = old[len(old) > 1 and size <= layout.size_of(old[1:])].kind
         made = self._made.setdefault((old, "taken", start, size), fresh(size, kind))
         for atom in made:
             self._taken.setdefault(atom, Taken(old, start))
+            self._found.setdefault(made, [Taken(old, start)])
+            if (side := self._side_of(old)) is not None:
+                self._sides[atom] = side
         return made
 
     def _split(
@@ -448,7 +531,8 @@ class Streams:
 
     def _index(self, axes: Axes, shape: Sequence[int], index: Any, out: Sequence[int]) -> Axes:
         index = list(index) if isinstance(index, tuple) else [index]
-        if any(isinstance(item, Tensor | list) for item in index):
+        many = [item for item in index if isinstance(item, Tensor | list)]
+        if len(many) > 1 or any(not _is_row(item) for item in many):
             return _new(out, axes)
         taken = sum(item is not None and item is not Ellipsis for item in index)
         if Ellipsis in index:
@@ -460,12 +544,15 @@ class Streams:
             if item is None:
                 made.append(())
             elif d < len(shape):
+                axis = axes[d] if d < len(axes) else ()
                 if isinstance(item, slice):
                     chosen = range(*item.indices(shape[d]))
-                    axis = axes[d] if d < len(axes) else ()
-                    near = chosen.step == 1 and layout.size_of(leaves(axis)) == shape[d]
-                    kept = self._take(axis, chosen.start, len(chosen)) if near else self._resize(axis, len(chosen))
-                    made.append(kept)
+                    if layout.size_of(leaves(axis)) == shape[d]:
+                        axis = self._take(axis, chosen.start, max(chosen.stop - chosen.start, 0))
+                    near = layout.size_of(leaves(axis)) == len(chosen)
+                    made.append(axis if near else self._resize(axis, len(chosen)))
+                elif isinstance(item, Tensor | list):
+                    made.append(self._choose(axis, item, len(item)))
                 d += 1
         return tuple(made) if len(made) == len(out) else _new(out, axes)
 
@@ -579,6 +666,18 @@ def _new(shape: Sequence[int], axes: Axes = ()) -> Axes:
     return (axes[0], *rest[1:]) if same else rest
 
 
+def _replaced(axes: Axes, dim: int, axis: Axis) -> Axes:
+    """The axes with another one in the place of this."""
+    return tuple(axis if d == dim % len(axes) else each for d, each in enumerate(axes))
+
+
+def _is_row(index: Any) -> bool:
+    """Whether an index names places of one axis, one by one."""
+    if isinstance(index, Tensor):
+        return index.ndim == 1 and index.dtype != torch.bool
+    return all(type(i) is int for i in index)
+
+
 def _kind_of(axis: Axis) -> str:
     return next((atom.kind for atom in leaves(axis)), "")
 
@@ -593,8 +692,10 @@ PERMUTES = frozenset(
     {"transpose", "swapaxes", "swapdims", "permute", "movedim", "moveaxis", "mT", "mH", "adjoint", "t", "T", "H"}
 )
 PRODUCTS = frozenset({"linear", "matmul", "bmm", "einsum", "baddbmm", "mm", "addmm"})
-MOVES = frozenset({"gather", "index_select", "take_along_dim", "sort", "flip", "conv1d", "conv2d", "conv3d"})
+TURNS = frozenset({"roll", "flip", "fliplr", "flipud", "rot90"})
+MOVES = frozenset({"gather", "take_along_dim", "sort", "grid_sample", "grid_sampler", "conv1d", "conv2d", "conv3d"})
 SPLITS = frozenset({"split", "chunk", "tensor_split", "split_with_sizes"})
 RAGGED = frozenset({"_nested_tensor_from_mask", "to_padded_tensor"})
 # Of which more is to be said than that what kept its shape kept its axes.
-FOLLOWED = RESHAPES | PERMUTES | PRODUCTS | MOVES | {"getitem", "cat", "pad", "roll", "view_as_complex", "view_as_real"}
+FOLLOWED = RESHAPES | PERMUTES | PRODUCTS | MOVES | TURNS | {"getitem", "cat", "pad", "index_select", "narrow"}
+FOLLOWED |= {"view_as_complex", "view_as_real"}
