@@ -305,15 +305,15 @@ class ViT(nn.Module, Pretrained[ViTConfig], config_class=ViTConfig):
             len(there) and there.device.type == "cpu" and not torch.compiler.is_compiling()
         ):  # elsewhere, to look is to wait
             most, largest = patches.there.shape[1], int((patches.rows * patches.columns).max())
+            if largest > most:
+                raise ValueError(
+                    f"a picture has {largest:,} patches; expected up to {most:,}, as many as {self.config.image}"
+                )
             rows, columns = int(patches.rows.max()), int(patches.columns.max())
             tallest, widest = canvas_grid(self.embed.grid(*self.config.image))
             if rows > tallest or columns > widest:
                 raise ValueError(
                     f"a picture has {rows} rows or {columns} columns of patches; expected up to {tallest} × {widest}"
-                )
-            if largest > most:
-                raise ValueError(
-                    f"a picture has {largest:,} patches; expected up to {most:,}, as many as {self.config.image}"
                 )
         return patches
 

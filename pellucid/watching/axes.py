@@ -108,10 +108,14 @@ def size_of(axis: Sequence[Atom]) -> int:
     return math.prod(atom.size for atom in axis)
 
 
-def reshape(axes: Axes, shape: Sequence[int]) -> Axes | None:
-    """The axes after a view, reshape, flatten, squeeze or unsqueeze; None if atoms would have to be mixed."""
+def reshape(axes: Axes, shape: Sequence[int], *, anew: bool = False) -> Axes | None:
+    """The axes after a view, reshape, flatten, squeeze or unsqueeze; None if atoms would have to be mixed.
+
+    anew: parts that stand side by side are split as what they are parts of; else as the parts that they are.
+    """
     atoms = [atom for axis in axes for atom in axis]
-    return _deal(wholes(atoms), shape) or _deal(leaves(atoms), shape)
+    first, other = (wholes, leaves) if anew else (leaves, wholes)
+    return _deal(first(atoms), shape) or _deal(other(atoms), shape)
 
 
 def _deal(atoms: Sequence[Atom], shape: Sequence[int]) -> Axes | None:

@@ -212,7 +212,7 @@ class Streams:
         if name not in FOLLOWED and out.shape == x.shape:
             return axes
         if name in RESHAPES:
-            return layout.reshape(axes, out.shape) or _new(out.shape, axes)
+            return layout.reshape(axes, out.shape, anew=True) or _new(out.shape, axes)
         if name in PERMUTES:
             order = find_order(name, x.ndim, [*args[1:], *kwargs.values()])
             return tuple(axes[d] for d in order)
