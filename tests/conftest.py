@@ -28,9 +28,10 @@ os.environ["PELLUCID_CACHE"] = CACHE.name
 # a server, a model that is trained first), and each test that takes a second and more of a quiet core, with all its
 # parameters (pytest --durations=0, 2026-11-20). Bar: 90 s on two cores.
 SLOW_FILES = (
-    "fuzz_child test_aspect test_compile test_distributed test_docs test_exercises test_explain_memory test_feeding"
-    " test_fuzz test_hostile_files test_look test_packaging test_readme test_resume test_serve_lab test_serve_trust test_site test_strength_explain"
-    " test_strength_training test_together test_wheel test_written_out test_zoo"
+    "fuzz_child test_aspect test_captioner_benchmarks test_compile test_distributed test_docs test_exercises"
+    " test_explain_memory test_feeding test_fuzz test_hostile_files test_layouts test_lite test_look"
+    " test_packaging test_places test_readme test_resume test_serve_lab test_serve_trust test_site"
+    " test_strength_explain test_strength_training test_together test_wheel test_written_out test_zoo"
 )
 SLOW_FIXTURES = "visit outcomes server bright run_folder"
 SLOW_TESTS = """
